@@ -1,10 +1,7 @@
 """`.npy` and `.npz` files as examples: `x` or the model's own input names, `y` for labels.
 
-Rules:
-- arrays are mapped, so only the items that are looked at come into memory;
-- a member of a `.npz` that `numpy.savez` stored is mapped in place; one that `numpy.savez_compressed` packed is read
-  whole, and refused where it would fill more than a third of the machine's memory;
-- nothing is ever unpickled.
+Rules: arrays are mapped, also members of a `.npz` that `numpy.savez` stored; a compressed member is read whole, and
+refused above a third of the machine's memory; nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from edgekit_converters.data.dataset import Canonical, Example, check_kind, sets_of
+from edgekit_converters.data.dataset import Canonical, Dataset, Example, check_kind, sets_of
 from edgekit_converters.data.folder import Classes
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.array_file import in_bytes, read_headers
@@ -45,7 +42,7 @@ def map_npy(path: Path) -> Any:
 
 
 def memory_bytes() -> int:
-    """Of the machine, or of the container that this runs in where that has less."""
+    """Of the machine, or of the container that this runs in if that has less."""
     found = []
     with contextlib.suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -62,10 +59,8 @@ def npz_names(path: Path) -> list[str]:
 
 
 def map_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """These members, each mapped where it is stored plainly, read otherwise.
-
-    A damaged file raises anything.
-    """
+    """These members, each mapped if it is stored plainly, read otherwise.
+    A damaged file raises anything."""
     with np.load(path, allow_pickle=False) as loaded, zipfile.ZipFile(path) as archive:
         arrays = {}
         for name in names:
@@ -75,8 +70,7 @@ def map_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _stored(path: Path, member: zipfile.ZipInfo) -> NDArray[Any] | None:
-    """Map a member in place.
-    None where that cannot be done, and reading it decides what it is."""
+    """Map a member in place. None where that cannot be done, and reading it decides what it is."""
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         return None
     with path.open("rb") as file:
@@ -99,7 +93,7 @@ Members = tuple[dict[str, NDArray[Any]], NDArray[Any] | None]
 
 
 @dataclass(frozen=True)
-class Arrays:
+class Arrays(Dataset):
     """A Dataset over arrays whose first axis counts the items."""
 
     path: Path
@@ -114,9 +108,6 @@ class Arrays:
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.pick(range(len(self)))
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         canonical, classes = Canonical(self.contract), Classes(self.contract)
@@ -134,9 +125,7 @@ def open_npy(path: Path, contract: Contract) -> Arrays:
 
 def npy_members(path: Path, contract: Contract) -> Members:
     """Of any shape.
-
-    Raises CalibrationError for a file that cannot be read, or a model with several inputs.
-    """
+    Raises CalibrationError for a file that cannot be read, or a model with several inputs."""
     if len(contract.inputs) != 1:
         names = ", ".join(spec.name for spec in contract.inputs)
         raise CalibrationError("a .npy holds one array", where=str(path), do=f"Give a .npz with the arrays {names}")
@@ -200,9 +189,7 @@ def _members(path: Path, names: list[str], contract: Contract) -> list[str]:
 
 def check_item(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | None, contract: Contract) -> Arrays:
     """One item along the first axis of each array.
-
-    Raises CalibrationError for shapes and labels that do not fit.
-    """
+    Raises CalibrationError for shapes and labels that do not fit."""
     counts = set()
     for spec in contract.inputs:
         array = arrays[spec.name]

@@ -1,17 +1,16 @@
-"""Pictures with boxes, out of a data.yaml of Ultralytics or an annotation file of COCO.
+"""Pictures with boxes, from a data.yaml of Ultralytics or an annotation file of COCO.
 
     open_boxed(Path("coco128.yaml"), contract)                      # its `val` pictures; `train` for calibration
     open_boxed(Path("annotations/instances_val2017.json"), contract)
     next(iter(dataset)).label                                       # [M, 5] x1 y1 x2 y2 class, on the network's picture
 
 Rules:
-- a box is placed as the contract places the picture: padded, cropped or stretched with it; what a crop leaves nothing
-  of is dropped;
-- classes go by their names where the contract has labels, else by their order: that of `names`, or of COCO's ids;
-- YOLO's boxes are fractions of the upright picture. A row of more numbers is the corners of an outline, and its box is
-  what holds them; with `kpt_shape` they are key points, and left out. A picture without a label file has no boxes;
+- a box is padded, cropped or stretched with its picture; one outside of the crop is dropped;
+- classes go by their names if the contract has labels, else by their order: that of `names`, or of COCO's ids;
+- YOLO's boxes are fractions of the upright picture. A longer row is an outline, and its box is what holds it, or, with
+  `kpt_shape`, a box with key points. A picture without a label file has no boxes;
 - COCO's crowds are left out;
-- a label that cannot be understood ends the build, with its file and line; an unreadable picture is passed over.
+- a damaged label ends the build, with its file and line; an unreadable picture is skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.data.dataset import Canonical, Example
+from edgekit_converters.data.dataset import Canonical, Dataset, Example
 from edgekit_converters.data.folder import EXTENSIONS, files_in
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.decode import Decoder
@@ -45,11 +44,11 @@ Row = tuple[float, float, float, float, int]
 
 
 @dataclass(frozen=True)
-class BoxedPictures:
-    """A Dataset. files: the pictures. labels: of each its rows, None where none are asked for.
-
-    sizes: (width, height) of each picture as the annotations have it, None where they do not say.
-    """
+class BoxedPictures(Dataset):
+    """A Dataset.
+    files: the pictures.
+    labels: the rows of each, None if not wanted.
+    sizes: (width, height) of each picture in the annotations, None if they do not say."""
 
     path: Path
     files: tuple[Path, ...]
@@ -64,9 +63,6 @@ class BoxedPictures:
 
     def __len__(self) -> int:
         return len(self.files)
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.pick(range(len(self.files)))
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         canonical, spec = Canonical(self.contract), self.contract.inputs[0]
@@ -97,10 +93,8 @@ class BoxedPictures:
 
 
 def open_boxed(path: Path, contract: Contract, *, labelled: bool = True) -> BoxedPictures:
-    """Raises CalibrationError.
-
-    Refused are a file that is neither, a model that takes no single picture, and labels where it answers no boxes.
-    """
+    """Open either kind of file.
+    Raises CalibrationError for another file, a model that takes no single picture or answers no boxes."""
     if len(contract.inputs) != 1 or not pictures(contract.inputs):
         raise CalibrationError(
             "pictures do not fit the model's inputs", where=str(path), do='Write kind = "image" in the contract file'
@@ -260,7 +254,7 @@ def _size(image: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _folder_of(names: list[str], path: Path) -> Path:
-    """The first of the usual places for the pictures of an annotation file that has one of them."""
+    """The first of the usual places beside an annotation file that has one of its pictures."""
     part = path.stem.rpartition("_")[2]  # instances_val2017
     above = path.parent.parent
     places = [

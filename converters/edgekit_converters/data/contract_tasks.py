@@ -1,21 +1,19 @@
-"""A contract file as one table, and its tables of a task as the contract has them.
-Those are `[detection]`, `[embedding]` and `[state]`.
+"""A contract file as one table, and its tables `[detection]`, `[embedding]` and `[state]`.
 
     document = read_document(Path("model.contract.toml"))           # a mistake names the file, the key and the remedy
     document.text("task", "raw", ("classification", "raw"))
 
     [state]
     carried = { h0 = "hn" }           # input = output; instead of what was recognised by the names
-    initial = { h0 = 0.5 }        # a number throughout, or a list of all values in C order; zeros where nothing is said
-    hop = 512                         # of recordings: a frame begins so many samples after the last one
+    initial = { h0 = 0.5 }        # a number throughout, or a list of all values in C order; zeros if left out
+    hop = 512                         # of recordings: samples between the beginnings of two frames
 
 Rules:
 - `format` and `unit` have no default: four numbers do not say whether they are corners or a centre, pixels or
-  fractions;
-- which axis the candidates lie along is asked for where a shape leaves it open;
-- what contradicts the model's outputs is refused with the key that says it;
-- a pair of state tensors has one dtype and one shape; something besides the states goes in and comes out; a state that
-  the model keeps inside has neither pairs nor initial values to name.
+  fractions. The axis of the candidates is required only where a shape leaves it open;
+- what contradicts the model's outputs is refused, naming the key;
+- a pair of state tensors has one dtype and shape; besides the states an input and an output are left; a model that
+  keeps its state inside has neither pairs nor initial values to name.
 """
 
 from __future__ import annotations
@@ -43,28 +41,15 @@ from edgekit_runtime.contract.spec import (
 )
 
 DETECTION_KEYS = (
-    "boxes",
-    "row",
-    "format",
-    "unit",
-    "scores",
-    "classes",
-    "count",
-    "candidates",
-    "activation",
-    "background",
-    "suppressed",
-    "score_threshold",
-    "iou_threshold",
-    "max_boxes",
-    "class_aware",
+    *("boxes", "row", "format", "unit", "scores", "classes", "count", "candidates", "activation", "background"),
+    *("suppressed", "score_threshold", "iou_threshold", "max_boxes", "class_aware"),
 )
 EMBEDDING_KEYS = ("output", "normalize")
 
 
 def detection_spec(document: Table, outputs: tuple[OutputContract, ...], size: tuple[int, int]) -> DetectionSpec:
     """The `[detection]` table.
-    size: (width, height) of the picture that the boxes are of; a model without one is refused by `check_tasks`."""
+    size: (width, height) of the picture that the boxes are of; `check_tasks` refuses a model without a picture."""
     table = document.optional_table("detection")
     if table is None:
         document.stop("detection", "is missing: nothing says where the boxes are", "Write [detection]")
@@ -107,7 +92,7 @@ def embedding_spec(document: Table, outputs: tuple[OutputContract, ...]) -> Embe
 
 
 def check_tasks(document: Table, contract: Contract) -> None:
-    """Note what is said of boxes or vectors and contradicts the model."""
+    """Note every statement about boxes or vectors that contradicts the model."""
     for key in ("detection", "embedding"):
         if document.has(key) and contract.task != key:
             do = f'Write task = "{key}", or remove the table'
@@ -128,7 +113,7 @@ def _only(table: Table, key: str, outputs: tuple[OutputContract, ...]) -> str:
 
 
 def _axis(table: Table, boxes: str, row: Row, outputs: tuple[OutputContract, ...]) -> Candidates:
-    """`first`, as most have it, unless the shape says `last` or nothing at all."""
+    """`first`, as most models have it, unless the shape says `last` or says nothing."""
     shape = [n for n in next((o.shape for o in outputs if o.name == boxes), ()) if n != 1]
     if len(shape) != 2 or (shape[0] >= shape[1] and row != "box"):
         return "first"
@@ -153,8 +138,7 @@ def _span(table: Table, size: tuple[int, int]) -> tuple[float, float]:
     what = f"{unit!r} is no size of a picture" if table.has("unit") else "is missing"
     do = (
         'Say what boxes are measured in: "pixels" of the network\'s picture, "fraction" of it, or [640, 480] where a '
-        "box as "
-        "large as the picture has these numbers"
+        "box as large as the picture has these numbers"
     )
     table.wrong("unit", what, do)
     return 1.0, 1.0

@@ -1,23 +1,16 @@
-"""What every set of examples is: a length, an order, and items made when they are asked for.
+"""Sets of examples: a length, an order, and items made when they are asked for.
 
     for example in dataset:                              # from the first, any number of times
         print(example.origin, example.label)
     golden = list(dataset.pick([4, 17]))                 # just these
-    calibration, held_out = split(dataset)
-    fingerprint(open_dataset("photos/", contract))       # "5f2c...", or None where only running code gives the items
+    fingerprint(dataset)                                 # None if code gives the items
 
 Rules:
-- the fingerprint covers every byte of every file, the files' order, which items are taken and the labels; the contract
-  that decodes them is no part of it, and belongs into the same key;
-- made-up examples (`RandomDataset`) are used only where they were asked for, and the report says so.
-
-A raw value -> the canonical array of one input; what examples of a kind look like.
-
-    reader = Canonical(contract)
-    inputs = reader({"image": array}, origin="data.npz, item 3")       # CalibrationError names the item
-    sets_of(spec).noise(spec, generator)        # patches of colours for an image, numbers for a tensor
-
-The board's table of the same kinds is `edgekit_runtime.contract.kinds`.
+- `Canonical` turns raw values into the arrays of a contract's inputs; `sets_of` knows what examples of a kind look
+  like. The board's table of the same kinds is `edgekit_runtime.contract.kinds`;
+- a fingerprint covers every byte of every file, their order, which items are taken and the labels, but not the
+  contract that decodes them: it belongs in the same key;
+- made-up examples (`RandomDataset`) are used only where the caller asks for them, and the report says so.
 """
 
 from __future__ import annotations
@@ -96,12 +89,12 @@ class TensorSets:
         return generator.integers(0, 2, spec.shape).astype(dtype)
 
     def extent(self, spec: InputContract) -> tuple[np.dtype[Any], float, float]:
-        """The smallest and largest numbers to try. Larger whole numbers than 1 may be no index."""
+        """The smallest and largest numbers to try. Whole numbers above 1 may be no index."""
         dtype = np.dtype(spec.dtype)
         return (dtype, -_LARGE, _LARGE) if dtype.kind == "f" else (dtype, 0.0, 1.0)
 
     def normalised(self, spec: InputContract) -> tuple[float, float] | None:
-        """The least and the most that floats for this input should hold, None where that is unknown."""
+        """The least and greatest value that floats for this input should have, None if unknown."""
         return None
 
     def holds_ids(self, spec: InputContract) -> bool:
@@ -129,8 +122,7 @@ class ImageSets(TensorSets):
         return np.dtype(np.uint8), 0.0, 255.0
 
     def normalised(self, spec: InputContract) -> tuple[float, float] | None:
-        """What mean and std make of pixels 0 and 255.
-        It shows 0..255 given to a network that takes -1..1."""
+        """What mean and std make of pixels 0 and 255."""
         [image] = pictures([spec])
         ends = [(pixel - m) / s for m, s in zip(image.mean, image.std, strict=True) for pixel in (0.0, 255.0)]
         return min(ends), max(ends)
@@ -154,13 +146,11 @@ Label = int | float | NDArray[Any]
 @dataclass(frozen=True)
 class Example:
     """One item.
-
-    inputs: by contract name, no batch axis: uint8 [height, width, channels] pixels for an image input (or floats of
-    that shape, already normalised as the original takes them), an array of the contract's shape and dtype otherwise.
-    label: None where there is none; for a classifier the class index. origin: the file or place it came from, for
-    messages.
-    step: where it stands in its sequence, 0 for a first frame; None where the model keeps no state.
-    """
+    inputs: by contract name, no batch axis. Of an image input uint8 [height, width, channels] pixels, or floats of that
+        shape, already normalised as the original takes them; else an array of the contract's shape and dtype.
+    label: None if absent; for a classifier the class index.
+    origin: the file or place it came from, for messages.
+    step: its place in its sequence, 0 for a first frame; None if the model keeps no state."""
 
     inputs: Mapping[str, NDArray[Any]]
     label: Label | None
@@ -169,10 +159,7 @@ class Example:
 
 
 class Dataset(Protocol):
-    """Examples in a fixed order.
-
-    Reading may raise CalibrationError: items are decoded only then.
-    """
+    """Examples in a fixed order, decoded as they are read, which may raise CalibrationError."""
 
     @property
     def name(self) -> str:
@@ -185,16 +172,17 @@ class Dataset(Protocol):
         ...
 
     def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Example]: ...
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.pick(range(len(self)))
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
-        """The items at these indexes, which must ascend unless `any_order`.
-        The others are not decoded where that can be avoided."""
+        """The items at these indexes, which must ascend unless `any_order`."""
         ...
 
 
 @dataclass(frozen=True)
-class Subset:
+class Subset(Dataset):
     """Some items of a dataset, in its order; itself a Dataset."""
 
     dataset: Dataset
@@ -211,16 +199,42 @@ class Subset:
     def __len__(self) -> int:
         return len(self.indexes)
 
-    def __iter__(self) -> Iterator[Example]:
-        return self.dataset.pick(self.indexes)
-
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         return self.dataset.pick([self.indexes[index] for index in indexes])
 
 
+@dataclass(frozen=True)
+class FileDataset(Dataset):
+    """A Dataset of the files of a folder. labels: one a file, or None."""
+
+    root: Path
+    files: tuple[Path, ...]
+    labels: tuple[int, ...] | None
+    contract: Contract
+    any_order: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return str(self.root)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def content(self) -> str:
+        """A digest of the files; a missing one counts as empty."""
+        state = hashlib.sha256()
+        for file in self.files:
+            state.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
+        return state.hexdigest()
+
+    def item(self, index: int) -> tuple[Path, int | None]:
+        """The file and its label."""
+        return self.files[index], None if self.labels is None else self.labels[index]
+
+
 def digest(example: Example) -> str:
-    """xxh3-128 over names, dtypes, shapes and every byte of the inputs.
-    The label is no part of it."""
+    """xxh3-128 over names, dtypes, shapes and every byte of the inputs, without the label."""
     state = xxhash.xxh3_128()
     for name in sorted(example.inputs):
         array = example.inputs[name]
@@ -235,9 +249,7 @@ HELD_OUT = 64
 
 def split(dataset: Dataset) -> tuple[Subset, Subset]:
     """Split into (calibration, held out): every fifth item is held out, at most 64.
-
-    Spread, because folders come sorted by class: the first 64 would be of few classes. Both keep the set's order and
-    together are the set. Raises CalibrationError for a single item.
+    Spread, because folders come sorted by class. Both keep the set's order. Raises CalibrationError for a single item.
     """
     count = len(dataset)
     if count < 2:
@@ -255,12 +267,10 @@ FEWEST_APART = 10
 
 
 def halves(kinds: Sequence[Hashable], digests: Sequence[str]) -> tuple[list[int], list[int]] | None:
-    """Indexes of two halves in which every kind is as frequent as in the other.
-    None where one had fewer than FEWEST_APART.
-
-    kinds: a label, or whatever an item should be balanced by. digests: equal ones stay in one half. Which half an item
-    is in follows from the items alone, not from their order.
-    """
+    """Indexes of two halves with every kind equally frequent.
+    None if one had fewer than FEWEST_APART.
+    kinds: a label, or what else an item should be balanced by.
+    digests: equal ones stay in one half. The items alone decide which half, not their order."""
     order = sorted({(str(kind), name) for kind, name in zip(kinds, digests, strict=True)})
     first = {name for place, (_, name) in enumerate(order) if place % 2 == 0}
     one = [index for index, name in enumerate(digests) if name in first]
@@ -269,12 +279,10 @@ def halves(kinds: Sequence[Hashable], digests: Sequence[str]) -> tuple[list[int]
 
 
 def folds(weights: Sequence[int], digests: Sequence[str], count: int) -> list[list[int]]:
-    """Indexes of at most `count` parts of about the same weight, each with some of it.
-    Less than two where there is too little.
-
-    weights: what there is of an item to be judged by, such as its boxes. digests: equal ones stay in one part. Which
-    part an item is in follows from the items alone, not from their order.
-    """
+    """Indexes of at most `count` parts of about the same weight.
+    Fewer than two if there is too little.
+    weights: what an item can be judged by, such as its number of boxes.
+    digests: equal ones stay in one part. The items alone decide which part, not their order."""
     whole = dict[str, int]()
     for name, weight in zip(digests, weights, strict=True):
         whole[name] = whole.get(name, 0) + weight
@@ -290,10 +298,7 @@ def folds(weights: Sequence[int], digests: Sequence[str], count: int) -> list[li
 
 def without(dataset: Dataset, digests: Collection[str]) -> Dataset:
     """The items whose digest is not among `digests` (see `lint`, code `overlap`).
-    Reads the set once if there are any.
-
-    Raises CalibrationError when nothing is left.
-    """
+    Raises CalibrationError if nothing is left."""
     if not digests:
         return dataset
     kept = [index for index, example in enumerate(dataset) if digest(example) not in digests]
@@ -308,7 +313,7 @@ _PIECE = 1 << 20
 
 
 def fingerprint(dataset: Dataset) -> str | None:
-    """None where the items are made by code, or a file cannot be read now."""
+    """None if code makes the items, or a file cannot be read now."""
     parts: list[str] = []
     while isinstance(dataset, Subset):
         parts.append(hashlib.sha256(",".join(map(str, dataset.indexes)).encode()).hexdigest())
@@ -339,11 +344,8 @@ def _of_files(paths: Iterable[Path], labels: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class RandomDataset:
-    """A Dataset of seeded noise. The same seed and index give the same item.
-
-    Pictures are patches of random colours, of another size in each. Floats are normal, whole numbers 0 or 1.
-    """
+class RandomDataset(Dataset):
+    """A Dataset of seeded noise. The same seed and index give the same item."""
 
     contract: Contract
     count: int
@@ -356,14 +358,10 @@ class RandomDataset:
 
     @property
     def fingerprint(self) -> str:
-        """See `calibration.fingerprint`."""
         return f"random {self.count} {self.seed}"
 
     def __len__(self) -> int:
         return self.count
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.pick(range(self.count))
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         for index in indexes:

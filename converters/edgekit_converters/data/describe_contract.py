@@ -3,7 +3,7 @@
     contract = describe(source, find_contract_file(Path("model.keras")))
     scores = detect_scores(np.array([[0.1, 0.9], [0.7, 0.3]]))       # "probabilities"
 
-Rules: a picture's height, width and channels come from the model's own input, never from the file; the model's real
+Rules: a picture's height, width and channels come from the model's own input, never from the file; the original's
 answers distinguish classes from numbers, and probabilities from logits.
 """
 
@@ -135,8 +135,7 @@ def default_file(model: Path) -> Path:
 
 
 def find_contract_file(model: Path) -> Path | None:
-    """`model.contract.toml` beside `model.keras` (or `model.keras.contract.toml`).
-    None where neither exists."""
+    """`model.contract.toml` beside `model.keras` (or `model.keras.contract.toml`), or None."""
     beside = (default_file(model), model.with_name(model.name + _SUFFIX))
     return next((file for file in beside if os.path.isfile(file)), None)  # noqa: PTH113 - False for too long a name
 
@@ -150,12 +149,10 @@ def stated_keys(file: Path | None, source: SourceModel | None = None) -> frozens
 
 def describe(source: SourceModel, file: Path | None) -> Contract:
     """The contract of a model.
-
-    With no file: what the model file itself says; where that is nothing, tensors in, tensors out; a classifier if there
-    is exactly one float output of item shape [C], C >= 2.
-    `scores` stays None where the file does not say; `settle` finds it once the original has answered.
-    Raises ContractFileError naming the file, the key and what to do.
-    """
+    Without a file: what the model file itself says; else tensors in, tensors out, and a classifier if the only output
+    is
+    float of item shape [C], C >= 2. `scores` stays None if the file does not say; `settle` finds it in the answers.
+    Raises ContractFileError naming the file, the key and what to do."""
     outputs = tuple(OutputContract(spec.name, tuple(spec.shape[1:]), spec.dtype) for spec in source.outputs)
     if file is None and not source.stated:
         kept = carried_by_names(source)
@@ -343,10 +340,8 @@ _OTHER = {"probabilities": "logits", "logits": "probabilities"}
 
 
 def detect_scores(rows: ArrayLike) -> Literal["probabilities", "logits"]:
-    """rows: [N, C] answers of a classifier, N >= 1.
-
-    Probabilities when every row is non-negative and sums to 1 +- 1e-3.
-    """
+    """Probabilities if every row is non-negative and sums to 1 +- 1e-3.
+    rows: [N, C] answers of a classifier, N >= 1."""
     table = np.asarray(rows, np.float64)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"expected [N, C] rows, got shape {table.shape}")
@@ -361,17 +356,13 @@ def settle(
     *,
     labelled: bool = False,
 ) -> tuple[Contract, tuple[Finding, ...]]:
-    """Fill in what a person left out, with a note on each guess.
-    It follows from the original's answers (`Reference.outputs`).
-
-    What a person stated stays, with a warning (`scores-normalised`) where the answers say otherwise: scores that
-    softmax would be taken of twice, or never. Vectors of length 1 are an embedding's whatever the task is said to be,
-    unless the file names classes: their best value says nothing, and a drafted file only guessed.
-
-    stated: the keys of the contract file. labelled: the evaluation set has classes. A model without a stated task is a
-    classifier if its answers may be scores of classes that exclude each other (`_no_scores` says which are not); else
-    it is raw.
-    """
+    """Fill in what the contract file left out, from the original's answers.
+    Each guess comes with a note. What the file states stays, with a warning (`scores-normalised`) if the answers say
+    otherwise. Vectors of length 1 are an embedding's whatever the stated task, unless the file names classes. Without a
+    stated task the model is a classifier if its answers may be scores of classes that exclude each other (see
+    `_no_scores`), else raw.
+    stated: the keys of the contract file.
+    labelled: the evaluation set has classes."""
     if contract.task == "embedding" and answers:
         return contract, _classes_after_all(contract, answers)
     if contract.task != "classification" or (contract.scores is not None and not answers):
@@ -401,7 +392,7 @@ def settle(
 
 
 def _no_scores(rows: NDArray[np.float64], *, unit: bool) -> str:
-    """Why rows that are no probabilities are no logits of classes either; "" where they may be."""
+    """Why rows that are not probabilities are not logits of classes either; "" if they may be."""
     if not rows.any():
         return "zeros only, which says nothing of scores"
     if (rows >= 0).all() and (rows <= 1).all():

@@ -1,15 +1,13 @@
-"""A contract file to begin with.
-What the model's shapes show, what models of a family usually take, and what to check.
+"""A contract file to begin with: the model's shapes, a family's usual values, what to check.
 
     draft(source, "torchvision")            # text that `describe` reads back as it is
 
 Rules:
-- a draft is accepted as it is, whatever the model; what it cannot know stands in comments;
-- without a family nothing is said of pixels that the model file does not say itself;
-- a family is what its exporters write by default, and each such line says so;
-- a vector is an embedding, not the scores of classes, if it is called so, if made-up items give length 1, or if it is
-  pooled over positions with no product behind;
-- a guess from the shape alone stands in a comment, so that a build looks at the answers.
+- a draft is accepted as it is, whatever the model; what it cannot know, or guesses from the shape alone, is a comment;
+- a family is what its exporters write by default, and each such line says so; without a family nothing is said of
+  pixels that the model file does not say itself;
+- a vector is an embedding, not class scores, if it is called so, if made-up items give length 1, or if it is pooled
+  over positions with no product behind.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def families() -> tuple[str, ...]:
 
 def draft(source: SourceModel, like: Family | None = None) -> str:
     """The text of a contract file.
-    Raises ContractFileError where a family of picture models has no picture to take."""
+    Raises ContractFileError for a family of picture models if no input is a picture."""
     said = parse_toml(source.stated)
     if like is None and said:
         return f"{_HEAD}# The model file itself says this:\n\n{source.stated}"
@@ -81,7 +79,7 @@ _HEAD = "# What the numbers of this model mean. A draft: check each line.\n"
 
 
 def left_to_say(source: SourceModel, text: str) -> tuple[str, ...]:
-    """What a person should add before a build with photos or labels takes it, a clause each."""
+    """What a person should add before a build with photos or labels accepts it, a clause each."""
     document = parse_toml(text)
     found, task = [], document.get("task")
     if task is None:
@@ -176,7 +174,7 @@ def _task(source: SourceModel, like: Family | None) -> tuple[str, dict[str, tupl
 
 def _is_vector(source: SourceModel, spec: TensorSpec) -> bool:
     """Whether a row of numbers is an embedding.
-    By its name, by what it answers to made-up items, or by the graph."""
+    By its name, by the answers to made-up items, or by the graph."""
     if any(word in spec.name.lower() for word in _VECTORS):
         return True
     if math.prod(spec.shape[1:]) < FEW:
@@ -219,9 +217,7 @@ def _asked(source: SourceModel, spec: TensorSpec) -> NDArray[np.float64] | None:
 
 def _pooled(format: str, data: bytes, output: int) -> bool:  # noqa: A002
     """Whether an output is a mean, maximum or pick over positions, and no product follows.
-
-    What is pooled is no product's bare result either: a network of convolutions alone averages its scores.
-    """
+    What is pooled is no product's bare result either: a network of convolutions alone averages its scores."""
     graph = open_graph(format, data)
     made = {tensor: layer for layer in graph.layers for tensor in layer.outputs}
 
@@ -253,8 +249,7 @@ def _outputs(source: SourceModel) -> list[TensorSpec]:
 
 
 def _scores(source: SourceModel) -> list[TensorSpec]:
-    """Outputs that may have one score a class.
-    Rows of floats, but for those of the shape of a sequence that goes in."""
+    """Outputs that may have one score a class: rows of floats, not shaped as an input sequence."""
     given = {spec.shape[1:] for spec in source.inputs if len(spec.shape) > 2}
     sizes = [(spec, max(spec.shape[1:], default=0)) for spec in _outputs(source) if np.dtype(spec.dtype).kind == "f"]
     return [

@@ -1,12 +1,11 @@
-"""A folder of images: read recursively, in the order of their paths.
-Sub-folders are labels when every image is in one.
+"""A folder of images, read recursively in the order of paths; its sub-folders are labels.
 
     classes = Classes(contract)
     classes.of_folder(Path("golden retriever"))        # 207
     classes.of_value(0.25, where)                      # 0.25, where the task is not classification
 
-Rules: hidden files and folders are passed over, and what is no regular file; a symbolic link to a folder is followed,
-once.
+Rules: sub-folders are labels if every image is in one; hidden files and folders, pipes and devices are skipped; a
+symbolic link to a folder is followed once.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ import operator
 import os
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.data.dataset import Canonical, Example, Label
+from edgekit_converters.data.dataset import Canonical, Example, FileDataset, Label
 from edgekit_converters.recipe.conversion_errors import CalibrationError, UnlabelledError
 from edgekit_converters.sources.source_model import toml_text
 from edgekit_runtime.contract.kinds import pictures
@@ -35,9 +33,7 @@ _SHOWN = 20  # labels in an error
 
 class Classes:
     """The classes of a classifier.
-
-    `count` is None for any other task: its numbers are not checked.
-    """
+    count: None for any other task, whose numbers are not checked."""
 
     def __init__(self, contract: Contract) -> None:
         self.count = math.prod(contract.outputs[0].shape) if contract.task == "classification" else None
@@ -47,9 +43,7 @@ class Classes:
 
     def of_folder(self, folder: Path) -> int:
         """A label's exact name wins over an index, so that classes may be called "7".
-
-        Raises CalibrationError.
-        """
+        Raises CalibrationError."""
         found = self._called(folder.name, str(folder), "Name the folder after the index instead")
         if found is None:
             raise CalibrationError(f"no class is called '{folder.name}'", where=str(folder), do=self._advice(folder))
@@ -65,7 +59,7 @@ class Classes:
         return np.array(classes, np.int64)[places]
 
     def _called(self, name: str, where: str, do: str) -> int | None:
-        """The class of that label or index; None where there is none."""
+        """The class of that label or index, or None."""
         found = self._indexes.get(_canonical(name), [])
         if len(found) == 1:
             return found[0]
@@ -76,9 +70,7 @@ class Classes:
 
     def of_value(self, value: Any, where: str) -> Label:
         """A class index for a classifier; for any other task a number or a numeric array.
-
-        Raises CalibrationError.
-        """
+        Raises CalibrationError."""
         if self.count is not None:
             try:
                 return self.of_number(operator.index(value), where)
@@ -140,39 +132,19 @@ def _canonical(name: str) -> str:
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
-@dataclass(frozen=True)
-class ImageFolder:
-    """A Dataset of image files. labels: one a file, or None where the folder has none."""
-
-    root: Path
-    files: tuple[Path, ...]
-    labels: tuple[int, ...] | None
-    contract: Contract
-    any_order: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        return str(self.root)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.pick(range(len(self.files)))
+class ImageFolder(FileDataset):
+    """A Dataset of image files."""
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
-        canonical = Canonical(self.contract)
-        name = self.contract.inputs[0].name
-        for index in indexes:
-            file = self.files[index]
-            label = None if self.labels is None else self.labels[index]
+        canonical, name = Canonical(self.contract), self.contract.inputs[0].name
+        for file, label in map(self.item, indexes):
             yield Example(canonical({name: file}, str(file)), label, str(file))
 
 
 def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> ImageFolder:
     """Open a folder of pictures.
-    Raises CalibrationError when the model takes no single image, there are none, or a sub-folder is no class
-    (UnlabelledError when none of them is)."""
+    Raises CalibrationError if the model takes no single image, there are none, or a sub-folder names no class
+    (UnlabelledError if none of them does)."""
     if len(contract.inputs) != 1 or not pictures(contract.inputs):
         raise CalibrationError(
             "a folder of images does not fit a model that takes "
@@ -192,7 +164,7 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
 
 def labels_of(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[int, ...] | None:
     """The class of every file by its sub-folder.
-    None where one lies beside them, or the model is no classifier."""
+    None if a file has no sub-folder, or the model is not a classifier."""
     folders = [file.relative_to(root).parts[0] for file in files]
     in_root = any(len(file.relative_to(root).parts) == 1 for file in files)
     if in_root or contract.task != "classification":
@@ -212,19 +184,14 @@ def labels_of(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[
 
 def files_in(root: Path, extensions: Collection[str] | None) -> tuple[Path, ...]:
     """Files with these extensions (None: any), in the order of their paths.
-
-    Raises CalibrationError for a closed folder.
-    """
+    Raises CalibrationError for a folder that may not be read."""
     # A FIFO or a device under a picture's name would be waited for without end; a dead link is an error later.
     files = (file for file in _entries(root, extensions) if file.is_file() or not file.exists())
     return tuple(sorted(files, key=lambda file: file.relative_to(root).parts))
 
 
 def refuse_unreadable(root: Path, extensions: Collection[str] | None) -> None:
-    """Raises CalibrationError, with a name, where a folder without files is not empty.
-
-    In the files' place there are pipes, devices or sockets.
-    """
+    """Raises CalibrationError for a folder that holds only pipes, devices or sockets."""
     odd = sorted(_entries(root, extensions))
     if odd:
         none = "its one file cannot be read" if len(odd) == 1 else f"none of its {len(odd)} files can be read"

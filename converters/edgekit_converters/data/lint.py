@@ -1,5 +1,4 @@
-"""Faults of a calibration or an evaluation set that can be seen without running the model.
-Each set is read once.
+"""Faults of a calibration or evaluation set that show without running the model.
 
     for finding in lint(calibration, evaluation, contract):
         print(finding.level, finding.what, finding.do)
@@ -7,8 +6,8 @@ Each set is read once.
 Codes: `few-samples`, `few-evaluation`, `duplicates`, `constant-samples`, `identical-samples`, `overlap`,
 `out-of-range`, `not-finite`, `unreadable`.
 
-A file that cannot be read is passed over, counted and named; where more than one in ten cannot, or none can, that is an
-error: something is wrong with the folder, and what is left may not be representative.
+Rules: each set is read once; an unreadable file is skipped, counted and named, and more than one in ten, or none that
+can be read, is an error.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ _BEARABLE = 0.1
 @dataclass(frozen=True)
 class Finding:
     """level: `error` stops a build, `warning` may spoil the result, `note` is worth knowing.
-
-    digests: for `overlap`, the items concerned, to give to `without`. where: of an error, the set that it is in.
-    """
+    digests: for `overlap`, the items concerned, to give to `without`.
+    where: of an error, the set that it is in."""
 
     code: str
     level: Literal["error", "warning", "note"]
@@ -48,11 +46,10 @@ class Finding:
 @dataclass
 class Survey:
     """What one pass over a set found. Values are origins of items, in reading order.
-
-    by_digest: digest -> items with that content. reach: per image input given as floats, the (least, greatest) value.
-    unreadable: index in the set -> what was wrong; `items` and the rest are of the others. digests, labels: one of each
-    an item: what it holds, and its label ("" where there is none).
-    """
+    by_digest: digest -> items with that content.
+    reach: per image input given as floats, the (least, greatest) value.
+    unreadable: index in the set -> what was wrong; `items` and the rest are of the others.
+    digests, labels: one of each an item: its content, and its label or ""."""
 
     name: str
     items: int = 0
@@ -116,8 +113,7 @@ def survey(dataset: Dataset, progress: Progress = silent) -> Survey:
 
 def _items(dataset: Dataset) -> Iterator[tuple[int, Example | CalibrationError]]:
     """Every item, or why it cannot be read.
-    A file is read apart from the others; what code yields is not: it stops there.
-    """
+    A file is read apart from the others; what code yields is not: it stops there."""
     whole = dataset
     while isinstance(whole, Subset):
         whole = whole.dataset
@@ -137,9 +133,7 @@ def lint(
     calibration: Dataset, evaluation: Dataset | None, contract: Contract, progress: Progress = silent
 ) -> tuple[Finding, ...]:
     """Findings, errors first.
-
-    Raises what reading raises (CalibrationError for an array with NaN, ...).
-    """
+    Raises what reading raises (CalibrationError for an array with NaN, ...)."""
     return findings(
         survey(calibration, progress), None if evaluation is None else survey(evaluation, progress), contract
     )
@@ -148,10 +142,8 @@ def lint(
 def findings(first: Survey, second: Survey | None, contract: Contract, *, one_set: bool = False) -> tuple[Finding, ...]:
     """Findings of `lint` on the survey of the calibration set and of the evaluation set.
     Pure.
-
     one_set: the two are parts of one set that was given. What is wrong with it is then reported once, and counted over
-    all of it; and items that are all the same are an error, because nothing is left to calibrate with.
-    """
+    all of it; and items that are all the same are an error, because nothing is left to calibrate with."""
     if second is not None and one_set:
         return _ranked([*_size(first), *_evaluation_size(second, contract), *_of_parts(first, second, contract)])
     found = [*_unreadable(first), *_size(first), *_content(first, contract)]
@@ -173,9 +165,7 @@ def _ranked(found: list[Finding]) -> tuple[Finding, ...]:
 
 def _of_parts(first: Survey, second: Survey, contract: Contract) -> Iterator[Finding]:
     """Of both parts of one set together.
-
-    What is in both is a duplicate, whose digest has it left out of calibration.
-    """
+    What is in both is a duplicate, whose digest has it left out of calibration."""
     whole, shared = first.merge(second), frozenset(first.by_digest) & frozenset(second.by_digest)
     yield from _unreadable(whole)
     for finding in _content(whole, contract):

@@ -4,7 +4,7 @@
     open_dataset("my_data:examples", contract)        # a dict by input name (and "label"), `(x, y)` or `x` an item
 
 Rules: the user's function takes no arguments and is called again for every pass, so it must give the same items each
-time. It is counted once when the set is opened, and a pass that gives another number is an error.
+time. They are counted when the set is opened; a pass with fewer is an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_ITEMS = 200_000
 
 
 class GeneratedDataset:
-    """A Dataset over what a function yields. count: what it yielded when it was opened."""
+    """A Dataset of what a function yields."""
 
     any_order = False
 
@@ -108,16 +108,9 @@ class GeneratedDataset:
 _MISSING = object()
 
 
-def open_function(spec: str, contract: Contract) -> GeneratedDataset:
-    """spec: `package.module:function`; the current folder is searched first.
-
-    Raises CalibrationError.
-    """
-    return GeneratedDataset(spec, find_function(spec), contract)
-
-
 def find_function(spec: str) -> Callable[[], Iterable[Any]]:
-    """Raises CalibrationError where there is no such module or function."""
+    """spec: `package.module:function`; the current folder is searched first.
+    Raises CalibrationError for a missing module or function."""
     module_name, function_name = spec.split(":", 1)
     try:
         with working_folder_on_path():
@@ -135,13 +128,10 @@ def find_function(spec: str) -> Callable[[], Iterable[Any]]:
         if function is not None:
             do = "Name a function that yields examples"
             raise CalibrationError(f"'{function_name}' is not a function, but {_kind(function)}", where=spec, do=do)
-        near = difflib.get_close_matches(
-            function_name,
-            [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))],
-            1,
-        )
-        hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
-        raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
+        known = [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
+        near = difflib.get_close_matches(function_name, known, 1)
+        do = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
+        raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=do)
     return cast(Callable[[], Iterable[Any]], function)
 
 
@@ -152,7 +142,7 @@ def _kind(value: Any) -> str:
 
 
 def _failed(where: str, error: BaseException) -> CalibrationError:
-    """The person's own line is what helps them: name it instead of showing a traceback."""
+    """Name the line of the user's function that raised, instead of showing a traceback."""
     last = list(itertools.islice(reversed(traceback.extract_tb(error.__traceback__)), 1))
     place = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
     text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
@@ -164,12 +154,10 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
-    """Open a folder of images or `.wav` files, an array file, pictures with boxes, a function.
+    """Open a folder of images or `.wav` files, an array file, a file of boxes, or a function.
     Sub-folders of images are labels; in a `.npz` `x` or the inputs' names hold the items, `y` the labels.
-
     labelled=False: a folder's sub-folders are only folders, which is all that calibration needs.
-    Raises CalibrationError: what is wrong, where, what to do. A fault of a single item shows when it is read.
-    """
+    Raises CalibrationError: what is wrong, where, what to do. A fault of a single item shows when it is read."""
     place = Path(path)
     if place.is_dir():
         if len(pictures(contract.inputs)) < len(contract.inputs) and files_in(place, {".wav"}):
@@ -186,5 +174,5 @@ def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: 
     if place.exists():
         raise CalibrationError("is not a regular file", where=str(place), do=_GIVE)
     if isinstance(path, str) and _FUNCTION.fullmatch(path):
-        return open_function(path, contract)
+        return GeneratedDataset(path, find_function(path), contract)
     raise CalibrationError("does not exist", where=str(path), do=_GIVE)

@@ -4,16 +4,14 @@
     found["price"].what             # "numbers": each is weighed by itself, against how much it varies
 
 Rules:
-- the cosine of one number is always 1 or -1, and that of a few beside a large offset is 1.0000 whatever becomes of
-  them: a few numbers are held against their standard deviation over the items, one by one;
+- a few numbers are compared with their standard deviation over the items, one by one: the cosine of one number is
+  always 1 or -1, and beside a large offset always 1.0000. One that hardly varies is compared with its own size;
 - whole numbers, one to seven, are indexes of classes: they are the same or not;
-- scores of classes are what a classifier's first output is, any output that sums to 1 for every item, and, beside other
-  outputs, a row of 3 to 32 values of which most are the greatest for some item. A vector of an embedding and a curve
-  such as a forecast have no best class;
-- where one class wins nearly always, the best class says little: the scores themselves are held against how they vary;
-- a number that hardly varies has nothing to be held against but its own size;
-- channels of an output whose ranges are so far apart that one scale for both leaves the smaller no levels are groups: a
-  detector's boxes in pixels and its scores. Each group is held against its own signal.
+- class scores are a classifier's first output, any output that sums to 1 for every item, and, beside other outputs, a
+  row of 3 to 32 values of which most are the greatest for some item. Embeddings and forecasts have no best class;
+- if one class wins nearly always, the scores are compared with how they vary;
+- channels of an output with ranges so far apart that one scale leaves the smaller no levels are groups, such as a
+  detector's boxes in pixels and its scores. Each group is compared with its own signal.
 """
 
 from __future__ import annotations
@@ -75,10 +73,9 @@ _LARGEST = 1 << 20  # values of an output, beyond which no offset is looked for
 @dataclass(frozen=True)
 class Group:
     """Channels of an output with a range of their own.
-
-    channels: their places, None for the whole output. low, high: of the original's values.
-    varied: it uses `MANY_LEVELS` or more.
-    """
+    channels: their places, None for the whole output.
+    low, high: of the original's values.
+    varied: it uses `MANY_LEVELS` or more."""
 
     channels: tuple[int, ...] | None
     low: float
@@ -88,15 +85,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Kind:
-    """what: see `OutputKind`.
-
-    spread: what an error is held against, [values] for "numbers", [1] for an output whose values have one unit, None
-    where the signal itself will do.
-    largest: the greatest norm of an answer. agrees: items with the same best class are counted.
+    """How an output's error is weighed.
+    what: see `OutputKind`.
+    spread: what an error is compared with, [values] for "numbers", [1] if its values have one unit, None for the
+        signal.
+    largest: the greatest norm of an answer.
+    agrees: items with the same best class are counted.
     indexes: the values are classes themselves, and are the same or not.
-    axis: of the channels, among the sides that are longer than 1, None where there are none.
-    groups: of channels.
-    """
+    axis: of the channels, among the sides longer than 1, None without channels.
+    groups: of channels."""
 
     what: OutputKind = "vector"
     spread: NDArray[np.float64] | None = None
@@ -118,16 +115,15 @@ def kinds(contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]]) -> 
 
 
 def channel_axis(shape: Sequence[int]) -> int | None:
-    """The shortest of the sides that are longer than 1, counted among these.
-    None where the output is one row."""
+    """The shortest of the sides longer than 1, counted among these. None for a row."""
     sides = [side for side in shape if side > 1]
     return int(np.argmin(sides)) if len(sides) > 1 else None
 
 
 def is_curve(values: NDArray[np.float64]) -> bool:
-    """[items, values] -> whether neighbouring values go together, as those of a forecast do.
-    Scores of classes have no neighbours. That is von Neumann's ratio, halved: 1 where the order means nothing. Scores
-    with a common offset in every item differ in what the offset leaves, or in how sure they are."""
+    """[items, values] -> whether neighbouring values go together, as in a forecast.
+    By von Neumann's ratio, halved: 1 if the order means nothing, as of class scores. Scores with a common offset in
+    every item differ in what the offset leaves, or in how sure they are."""
     if min(values.shape) < FEW:
         return False
     apart = values - values.mean(axis=0)
@@ -149,7 +145,7 @@ def confidence(values: NDArray[np.float64]) -> float:
 
 def spread_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """[items, values] -> the standard deviation of each value over the items.
-    Its root mean square where it is constant."""
+    Its root mean square if constant."""
     deviation, size = values.std(axis=0), np.sqrt(np.square(values).mean(axis=0))
     whole = float(size.max(initial=0)) or 1.0
     return np.where(deviation > _CONSTANT * size, deviation, np.where(size > 0, size, whole))
@@ -204,8 +200,8 @@ def _grouped(contract: Contract, name: str, answers: Sequence[NDArray[Any]]) -> 
 
 
 def apart(peaks: NDArray[Any]) -> list[list[int]]:
-    """Places of the largest values, down to one that is `APART` times smaller than the last.
-    Zeros are left out."""
+    """Places of the largest values, without zeros.
+    A group ends before a value that is `APART` times smaller than the last."""
     order = [int(place) for place in np.argsort(-peaks, kind="stable") if peaks[place] > NOTHING * peaks.max()]
     groups: list[list[int]] = []
     for place in order:
@@ -254,8 +250,8 @@ def _pooled(power: float, varies: float) -> NDArray[np.float64]:
 
 
 def _of_scores(answers: Sequence[NDArray[Any]]) -> NDArray[np.float64] | None:
-    """What an error of class scores is held against, [1].
-    None where it is enough that the best class is the same."""
+    """What an error of class scores is compared with, [1].
+    None if comparing the best class is enough."""
     wins = np.unique([int(np.argmax(answer)) for answer in answers], return_counts=True)[1]
     if max(wins, default=0) < _ALWAYS * len(answers) or len({answer.size for answer in answers}) > 1:
         return None

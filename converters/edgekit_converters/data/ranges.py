@@ -5,12 +5,10 @@
     chosen_range("mse", low, high, histogram.bins())    # (-0.31, 5.2)
 
 Rules:
-- a histogram has 128 bins to a power of two, over the 16 powers below the largest magnitude; what is smaller counts as
-  zero;
-- when a larger value comes, the smallest bins go to zero: nothing is spread or guessed, and merging is adding;
-- a range contains zero, because zero must be exact (padding, silence), and never reaches beyond the values that were
-  seen;
-- a range is finite and never empty: a tensor that was zero throughout gets 0..1, so that no scale is zero.
+- a histogram has 128 bins to a power of two, over the 16 powers below the largest magnitude; smaller values count as
+  zero. When a larger value comes, the smallest bins go to zero, so that merging is adding;
+- a range contains zero, because zero must be exact (padding, silence), and never exceeds the values that were seen;
+- a range is finite and never empty: that of zeros alone is 0..1, so that no scale is zero.
 """
 
 from __future__ import annotations
@@ -37,11 +35,8 @@ _CHUNK = 1 << 18  # values counted at once: 2 MiB of indexes
 
 class ActivationHistogram:
     """counts: int64 [2, BINS], positive then negative, from the smallest magnitude.
-
     zeros: values that count as zero.
-
-    top: the octave (exponent as float32 stores it) of the largest bins.
-    """
+    top: the octave (exponent as float32 stores it) of the largest bins."""
 
     def __init__(self) -> None:
         self.counts: NDArray[np.int64] = np.zeros((2, BINS), np.int64)
@@ -71,7 +66,7 @@ class ActivationHistogram:
             self.zeros += part.size - placed
 
     def merge(self, other: ActivationHistogram) -> None:
-        """Take in what another one counted; `other` stays as it is."""
+        """Add another one's counts; `other` stays as it is."""
         self._raise_top(other.top)
         shift = (self.top - other.top) * _PER_OCTAVE
         kept = other.counts[:, shift:] if shift < BINS else other.counts[:, :0]
@@ -99,8 +94,7 @@ class ActivationHistogram:
         )
 
     def quantiles(self, shares: Sequence[float]) -> tuple[float, ...]:
-        """The values below which these shares (0..1) of all lie.
-        Values are taken to be even within a bin."""
+        """The values below which these shares (0..1) of all lie."""
         return self.bins().quantiles(shares)
 
     def _raise_top(self, octave: int) -> None:
@@ -173,7 +167,7 @@ def chosen_range(method: RangeMethod, low: float, high: float, bins: Bins) -> tu
 
 
 def usable(low: float, high: float) -> tuple[float, float]:
-    """The range with zero in it and a width that a scale can be made of."""
+    """The range extended to zero and to a width that a scale can be made of."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
         return 0.0, 1.0
@@ -184,8 +178,7 @@ def usable(low: float, high: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums over bins of counts, counts * value and counts * value squared below each edge.
-    Zero values are exact."""
+    """Sums over bins of counts, counts * value and counts * value squared below each edge."""
 
     edges: Float
     sums: Float  # [3, edges]
@@ -200,16 +193,13 @@ class _Moments:
 
     def below(self, values: Float) -> Float:
         """[3, values.size]: of the bins that end at or below each value."""
-        found: Float = self.sums[:, np.searchsorted(self.edges, values, side="right")]
-        return found
+        return np.asarray(self.sums[:, np.searchsorted(self.edges, values, side="right")])
 
 
 def _least_error(low: float, high: float, bins: Bins) -> tuple[float, float]:
     """The ends between which 256 levels make the least expected squared error.
-
-    Within the range a value is off by step^2 / 12 on average; one nearer to zero than half a step becomes zero; one
-    outside is off by its distance to the end.
-    """
+    Inside the range a value is off by step^2 / 12 on average; one nearer to zero than half a step becomes zero; one
+    outside is off by its distance to the end."""
     moments = _Moments.of(bins)
     ratios = 2.0 ** np.linspace(-_OCTAVES_TRIED, 0.0, 57)
     ends = np.array([0.0]) if low >= 0 else low * ratios, np.array([0.0]) if high <= 0 else high * ratios
@@ -234,11 +224,9 @@ def _least_error(low: float, high: float, bins: Bins) -> tuple[float, float]:
 
 def _entropy_reach(largest: float, bins: Bins, *, one_sided: bool) -> float:
     """The magnitude whose clipping loses the least information, by Kullback-Leibler divergence.
-
-    The magnitudes without zeros are laid on 2,048 even bins. For each candidate end, P is what lies before it, with all
-    that lies beyond added to its last bin, and Q is P without that, put into as many levels as the integers have and
-    spread evenly over the occupied bins again.
-    """
+    The magnitudes without zeros are laid on 2,048 even bins. For each candidate end, P is the counts before it, with
+    those beyond added to its last bin; Q is P without these, put into as many levels as the integers have and spread
+    evenly over the occupied bins again."""
     counts = _linear(bins, largest)
     levels = 2 * _LEVELS if one_sided else _LEVELS
     mass = np.concatenate([[0.0], np.cumsum(counts)])
@@ -262,8 +250,7 @@ def _entropy_reach(largest: float, bins: Bins, *, one_sided: bool) -> float:
 
 
 def _xlogx(values: Float) -> Float:
-    found: Float = values * np.log(np.where(values > 0, values, 1.0))
-    return found
+    return np.asarray(values * np.log(np.where(values > 0, values, 1.0)))
 
 
 def _linear(bins: Bins, largest: float) -> Float:

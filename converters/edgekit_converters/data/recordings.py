@@ -1,5 +1,4 @@
-"""Recordings as examples.
-Each .wav as one row of numbers, or cut into frames for a model that keeps a state.
+""".wav recordings as examples: a row of numbers each, or frames for a model with a state.
 
     open_dataset("prompts/", contract)           # the loudest part of each .wav, as long as the model's input
     open_streams(Path("speech/"), contract)      # a Dataset of frames; `lengths`: how many each recording has
@@ -19,16 +18,15 @@ import contextlib
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.data.dataset import Canonical, Example
+from edgekit_converters.data.dataset import Canonical, Example, FileDataset
 from edgekit_converters.data.folder import files_in, labels_of, refuse_unreadable
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.kinds import takes_rows
@@ -40,11 +38,8 @@ _AGAIN = "Save it again as 16-bit PCM, or remove it"
 
 def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
     """float32 [frames] in -1..1, and frames a second.
-
-    Raises CalibrationError for a damaged or unknown file.
-
     Python's own `wave` refuses floats, so the chunks (Microsoft's RIFF WAVE) are read here.
-    """
+    Raises CalibrationError for a damaged or unknown file."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -52,13 +47,12 @@ def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
     if len(data) < 12 or data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise CalibrationError("is no .wav file", where=str(path), do=_AGAIN)
     # The first chunk of each name; one that ends early (a recorder that was switched off) is what is there
-    found: dict[bytes, bytes] = {}
+    chunks: dict[bytes, bytes] = {}
     at = 12
     while at + 8 <= len(data):
         name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
-        found.setdefault(name, data[at + 8 : at + 8 + size])
+        chunks.setdefault(name, data[at + 8 : at + 8 + size])
         at += 8 + size + size % 2
-    chunks = found
     head, body = chunks.get(b"fmt ", b""), chunks.get(b"data", b"")
     if len(head) < 16:
         raise CalibrationError("has no format", where=str(path), do=_AGAIN)
@@ -69,9 +63,8 @@ def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
         raise CalibrationError(f"has {channels} channels of {bits} bits in {frame} bytes", where=str(path), do=_AGAIN)
     numbers = _numbers(body[: len(body) // frame * frame], kind, bits)
     if numbers is None:
-        raise CalibrationError(
-            f"has samples of a kind that is not read ({kind}, {bits} bits)", where=str(path), do=_AGAIN
-        )
+        what = f"has samples of a kind that is not read ({kind}, {bits} bits)"
+        raise CalibrationError(what, where=str(path), do=_AGAIN)
     if not numbers.size:
         raise CalibrationError("has no samples", where=str(path), do="Remove it")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -82,8 +75,8 @@ def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
 
 
 def loudest(samples: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """`count` samples: the part with the most energy, in steps of half its length.
-    Zeros behind a shorter recording."""
+    """The `count` samples with the most energy, in steps of half that length.
+    A shorter recording gets zeros behind."""
     if len(samples) <= count:
         return np.pad(samples, (0, count - len(samples)))
     energy = np.concatenate([[0.0], np.cumsum(np.square(samples, dtype=np.float64))])
@@ -109,53 +102,34 @@ def _numbers(body: bytes, kind: int, bits: int) -> NDArray[np.float64] | None:
 
 
 @dataclass(frozen=True)
-class Recordings:
+class Recordings(FileDataset):
     """A Dataset of the loudest part of each recording. rate: samples a second of all of them."""
 
-    root: Path
-    files: tuple[Path, ...]
-    labels: tuple[int, ...] | None
-    contract: Contract
     rate: int
-    any_order: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        return str(self.root)
 
     @property
     def fingerprint(self) -> str:
-        """See `calibration.fingerprint`."""
-        state = hashlib.sha256(f"wav\0{self.labels}".encode())
-        for file in self.files:
-            state.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
-        return state.hexdigest()
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.pick(range(len(self.files)))
+        return hashlib.sha256(f"wav\0{self.labels}\0{self.content}".encode()).hexdigest()
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         canonical, spec = Canonical(self.contract), self.contract.inputs[0]
-        for index in indexes:
-            file = self.files[index]
+        for file, label in map(self.item, indexes):
             samples, rate = read_wav(file)
             if rate != self.rate:
-                what = f"has {rate} samples a second, and the first recording has {self.rate}"
-                do = "Resample them all to the rate that the model was trained on"
-                raise CalibrationError(what, where=str(file), do=do)
+                raise _other_rate(file, rate, self.rate)
             row = loudest(samples, prod(spec.shape)).reshape(spec.shape).astype(spec.dtype)
-            label = None if self.labels is None else self.labels[index]
             yield Example(canonical({spec.name: row}, str(file)), label, str(file))
+
+
+def _other_rate(file: Path, rate: int, first: int) -> CalibrationError:
+    what = f"has {rate} samples a second, and the first recording has {first}"
+    do = "Resample them all to the rate that the model was trained on"
+    return CalibrationError(what, where=str(file), do=do)
 
 
 def open_recordings(root: Path, contract: Contract, *, labelled: bool) -> Recordings:
     """A folder of .wav files.
-
-    Raises CalibrationError when there are none, or the model takes no row of floats.
-    """
+    Raises CalibrationError if it has none, or the model takes no row of floats."""
     files = files_in(root, {".wav"})
     spec = contract.inputs[0]
     if not takes_rows(contract) or not spec.shape:
@@ -186,29 +160,15 @@ def pieces(samples: NDArray[np.float32], count: int, hop: int) -> NDArray[np.flo
 
 
 @dataclass(frozen=True)
-class Streams:
-    """A Dataset of all frames of all recordings, one recording after the other.
+class Streams(FileDataset):
+    """A Dataset of all frames of all recordings, in order. lengths: frames of each."""
 
-    lengths: frames of each.
-    """
-
-    files: tuple[Path, ...]
-    contract: Contract
     lengths: tuple[int, ...]
-    any_order: ClassVar[bool] = True
-    root: Path = field(default_factory=Path)
-
-    @property
-    def name(self) -> str:
-        return str(self.root)
 
     @property
     def fingerprint(self) -> str:
-        """See `calibration.fingerprint`."""
-        state = hashlib.sha256(f"{self.contract.hop} {self.contract.inputs[0].shape}".encode())
-        for file in self.files:
-            state.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
-        return state.hexdigest()
+        form = f"{self.contract.hop} {self.contract.inputs[0].shape} {self.content}"
+        return hashlib.sha256(form.encode()).hexdigest()
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
@@ -216,9 +176,6 @@ class Streams:
 
     def __len__(self) -> int:
         return sum(self.lengths)
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.pick(range(len(self)))
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         canonical, spec = Canonical(self.contract), self.contract.inputs[0]
@@ -232,11 +189,8 @@ class Streams:
 
 
 def open_streams(place: Path, contract: Contract) -> Streams:
-    """A .wav file or a folder of them.
-
-    contract: as the caller sees it. Raises CalibrationError when there are none, the model takes no row of floats, or
-    the rates differ.
-    """
+    """A .wav file or a folder of them. contract: as the caller sees it.
+    Raises CalibrationError if there are none, the model takes no row of floats, or the rates differ."""
     files = (place,) if place.is_file() else files_in(place, {".wav"})
     spec = contract.inputs[0]
     if not takes_rows(contract):
@@ -251,11 +205,9 @@ def open_streams(place: Path, contract: Contract) -> Streams:
         samples, found = read_wav(file)
         rate = rate or found
         if found != rate:
-            what = f"has {found} samples a second, and the first recording has {rate}"
-            do = "Resample them all to the rate that the model was trained on"
-            raise CalibrationError(what, where=str(file), do=do)
+            raise _other_rate(file, found, rate)
         lengths.append(len(pieces(samples, prod(spec.shape), _hop(contract))))
-    return Streams(files, contract, tuple(lengths), place)
+    return Streams(place, files, None, contract, tuple(lengths))
 
 
 def _hop(contract: Contract) -> int:

@@ -1,17 +1,15 @@
-"""Examples for a model that keeps a state.
-Sequences of frames, each frame with the state that it occurs with.
+"""Sequences of frames for a model with a state, each frame with the state that it occurs in.
 
-    # a Dataset of frames; `Example.step` is 0 at each beginning
-    sequences = open_sequences("speech/", contract, source)
+    sequences = open_sequences("speech/", contract, source)    # a Dataset; `Example.step` is 0 at each beginning
     calibration, held_out = split_sequences(sequences)
 
 Rules:
-- a person gives frames, never states: the original is run along each sequence from the contract's initial state, and
-  what it carries becomes part of the frame. Each frame then stands for itself, so that calibration may take them
-  in any order; a comparison carries that artifact's own state instead (see `fidelity.compare`);
+- the user gives frames, never states: the original runs along each sequence from the contract's initial state, and
+  what it carries becomes part of the frame. So calibration may take frames in any order; a comparison carries the
+  artifact's own state instead (see `fidelity.compare`);
 - a sequence is a recording (.wav), an array [sequences, frames, ...] or [frames, ...], or what a function yields: an
   array [frames, ...] or a dict of them;
-- sets are split between sequences; where there are fewer than five, each is cut in time, and its end begins afresh.
+- sets are split between sequences; fewer than five are each cut in time, and the end begins afresh.
 """
 
 from __future__ import annotations
@@ -46,12 +44,11 @@ _KINDS = "Give .wav recordings, a .npy or .npz of [sequences, frames, ...], or m
 
 
 @dataclass(frozen=True, eq=False)
-class Sequences:
+class Sequences(Dataset):
     """A Dataset of frames, sequence after sequence.
-
-    frames: what the caller gives. lengths: frames of each sequence. states: input name -> [frames, ...], what the
-    original carries into each frame. source: sha256 of the original.
-    """
+    frames: what the caller gives.
+    lengths: frames of each sequence.
+    states: input name -> [frames, ...], what the original carries into each frame."""
 
     frames: Dataset
     lengths: tuple[int, ...]
@@ -69,7 +66,7 @@ class Sequences:
 
     @property
     def fingerprint(self) -> str | None:
-        """See `calibration.fingerprint`: None where the frames come out of a function."""
+        """None if the frames come out of a function."""
         found = fingerprint(self.frames)
         if found is None:
             return None
@@ -77,9 +74,6 @@ class Sequences:
 
     def __len__(self) -> int:
         return sum(self.lengths)
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.pick(range(len(self)))
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         wanted = list(indexes)
@@ -93,10 +87,7 @@ class Sequences:
 def open_sequences(
     path: str | os.PathLike[str], contract: Contract, source: SourceModel, progress: Progress = silent
 ) -> Sequences:
-    """See `open_dataset` for what a path may be.
-
-    Raises CalibrationError: what is wrong, where, what to do.
-    """
+    """See `open_dataset` for what a path may be. Raises CalibrationError."""
     frames, lengths = _open(path, contract.of_caller)
     return _along(frames, lengths, contract, source, progress)
 
@@ -112,7 +103,7 @@ def random_sequences(
 
 def split_sequences(given: Sequences, progress: Progress = silent) -> tuple[Sequences, Sequences]:
     """(calibration, held out): every fifth sequence, at most 64, spread over the set.
-    Of fewer than five sequences the last fifth of each. Raises CalibrationError where there are not two frames."""
+    Of fewer than five sequences the last fifth of each. Raises CalibrationError for fewer than two frames."""
     if len(given) < 2:
         raise CalibrationError(
             "one frame cannot be both calibrated with and evaluated on", where=given.name, do="Give longer sequences"
@@ -165,7 +156,7 @@ def _part(given: Sequences, spans: Sequence[tuple[int, int]], progress: Progress
 def _along(
     frames: Dataset, lengths: tuple[int, ...], contract: Contract, source: SourceModel, progress: Progress
 ) -> Sequences:
-    """The frames with their states. Reads all of them, so that what cannot be read is said here."""
+    """The frames with their states. Reads all of them, so that an unreadable one is reported."""
     count = sum(lengths)
     specs = [contract.input(pair.input) for pair in contract.carried or ()]
     if not specs:

@@ -1,27 +1,16 @@
-"""What calibration saw of every tensor, in constant memory, and the ranges from it.
-
-    statistics = observe(graph, feeds, total=500)
-    statistics.ranges("mse")["block_1/conv"]            # (-0.31, 5.2)
-    statistics.tensors["block_1/conv"].quantiles(0.001, 0.999)
-
-Rules:
-- the size depends on the model and not on the number of samples; the order of the samples changes no range;
-- every range method reads the same statistics, so that trying another costs nothing;
-- a tensor that was ever NaN has no range, so that what reads or makes it stays in float; in an output NaN is an error.
-
-Run calibration samples through a float graph and keep statistics of every tensor.
+"""Statistics of tensors over calibration samples, in constant memory; the ranges from them.
 
     feeds = SourceSamples(dataset, contract, source)          # what the original takes: [float32 [1, 224, 224, 3]]
     statistics = observe(graph, feeds, total=len(dataset), progress=progress)
+    statistics.ranges("mse")["block_1/conv"]            # (-0.31, 5.2)
 
 Rules:
-- samples are read one at a time and none is kept: memory does not grow with their number, whatever the range method;
-- samples that come in random order are read only until the ranges have settled: when, from one checkpoint to the next
-  (every 32 samples, from the 64th on), the ends of the ranges of every method moved by less than 0.5 % of their width
-  on average, and those of 99 in 100 tensors by less than 8 %, twice in a row. In a sorted order all are read: the last
-  class might be the one that is different;
-- with `resume`, the statistics are saved at checkpoints and when the progress callback stops the run, and an
-  interrupted run resumes from there; where they cannot be saved, the run continues.
+- the size depends on the model and not on the number of samples; the order of the samples changes no range;
+- a tensor that was ever NaN has no range, so that what reads or makes it stays in float; in an output NaN is an error;
+- samples in random order are read only until the ranges have settled: from one checkpoint (every 32 samples, from the
+  64th on) to the next the ends of the ranges of every method moved by less than 0.5 % of their width on average, and
+  those of 99 in 100 tensors by less than 8 %, twice in a row. In a sorted order all are read;
+- with `resume`, an interrupted run continues at the last checkpoint; where nothing can be saved, the run continues.
 """
 
 from __future__ import annotations
@@ -59,10 +48,7 @@ _LARGE = 1e15  # larger values are summed in float64, so that their squares stay
 
 
 class ChannelStatistics:
-    """By index of the channel axis: low, high, total and mean float64 [C].
-
-    count: values in each channel.
-    """
+    """low, high, total and mean of each channel, float64 [C]; count: values in each channel."""
 
     def __init__(self, size: int) -> None:
         self.low: NDArray[np.float64] = np.full(size, np.inf)
@@ -94,11 +80,12 @@ class ChannelStatistics:
 
 class TensorStatistics:
     """One tensor over all samples.
-
-    low, high: of its finite values, 0 where there are none yet. count: of finite values; infinite: of the others.
+    low, high: of its finite values, 0 before the first.
+    count: of finite values.
+    infinite: how many values were not finite.
     undefined: whether it was ever NaN.
-    axis: of the channels; channels: None where the tensor has no such axis or its size changes between samples.
-    """
+    axis: of the channels.
+    channels: None without such an axis, or if its size changes between samples."""
 
     def __init__(self, axis: int | None = None) -> None:
         self.axis = axis
@@ -137,7 +124,6 @@ class TensorStatistics:
         return tuple(min(max(value, self.low), self.high) for value in self.histogram.quantiles(shares))
 
     def add(self, values: NDArray[Any]) -> None:
-        """values: of one sample."""
         values = np.ascontiguousarray(values, np.float32)
         if values.size == 0:
             return
@@ -171,12 +157,12 @@ _NO_AXIS = -9
 
 
 class Statistics:
-    """head: tensors at the graph's end, whose range is never cut.
-
+    """All tensors over all samples.
+    head: tensors at the graph's end, whose range is never cut.
     samples: how many were run.
-    settled_at: after how many the ranges stood still and the rest was left unread, None where all were read.
-    tensors: by name, in the graph's order. digest: of what they were made from, if the caller said.
-    """
+    settled_at: after how many the ranges had settled and the rest was left unread, None if all were read.
+    tensors: by name, in the graph's order.
+    digest: of what they were made from, if the caller gave it."""
 
     def __init__(self, tensors: Mapping[str, TensorStatistics], head: Collection[str] = ()) -> None:
         self.tensors: dict[str, TensorStatistics] = dict(tensors)
@@ -188,9 +174,7 @@ class Statistics:
 
     def ranges(self, method: RangeMethod) -> dict[str, tuple[float, float]]:
         """For every tensor that was never NaN: contains zero, finite, never empty.
-
-        In the head it is all that was seen, by any method.
-        """
+        Tensors in the head have their whole range with any method."""
         known = self._ranges.get(method)
         if known is None or known[0] != self.samples:
             sound = {name: tensor for name, tensor in self.tensors.items() if not tensor.undefined}
@@ -278,7 +262,7 @@ class Statistics:
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Whole or not at all."""
+        """Raises CalibrationError. The file is whole or absent."""
         place = Path(path)
         try:
             write_cache(place, [self.to_bytes()])
@@ -335,9 +319,7 @@ def observe(
 ) -> Statistics:
     """Run the graph on feeds and record its ranges.
     feeds: arrays in the order of the graph's inputs, batch of 1; at most `total` of them are read.
-
-    Raises CalibrationError for a graph that answers NaN, naming the layer, and for no feeds at all.
-    """
+    Raises CalibrationError for a graph that answers NaN, naming the layer, and for no feeds at all."""
     options = options or ObserveOptions()
     statistics = _resumed(graph, options)
     settling = _RangeConvergence(statistics)
@@ -413,12 +395,8 @@ def _resumed(graph: Graph, options: ObserveOptions) -> Statistics:
 
 
 class SourceSamples:
-    """Re-iterable, with a length.
-    Each item is one array a source input, in order, with a batch axis of 1.
-
-    shuffled: items come in a random order that is the same at every pass, wherever the set can be read so. Folders come
-    sorted by class, and a run that stops early must have seen all of them.
-    """
+    """Calibration examples as arrays, one a source input, with a batch axis of 1. Re-iterable.
+    shuffled: items come in a random order that is the same in every pass, if the dataset can be read so."""
 
     def __init__(self, dataset: Dataset, contract: Contract, source: SourceModel) -> None:
         self.shuffled = dataset.any_order

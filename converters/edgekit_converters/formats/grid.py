@@ -19,16 +19,13 @@ class Grid:
     high: float
 
     def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Each at the nearest point, and cut off at the ends."""
+        """Each value at the nearest point, cut off at the ends."""
         return np.clip(np.rint(values / self.step) * self.step, self.low, self.high)
 
 
 @dataclass(frozen=True)
 class AffineGrid:
-    """float = scale * (integer - zero).
-
-    scale, zero: one number, or one for each index of `axis`.
-    """
+    """float = scale * (integer - zero). Both are one number, or one for each index of `axis`."""
 
     scale: NDArray[np.float32]
     zero: NDArray[np.int64]
@@ -47,7 +44,7 @@ class AffineGrid:
         return np.clip(np.rint(values / scale) + zero, ends.min, ends.max).astype(dtype)
 
     def grid(self, dtype: np.dtype[Any]) -> Grid | None:
-        """None where each channel has one of its own."""
+        """None if each channel has its own."""
         if self.scale.size != 1 or not float(self.scale.reshape(-1)[0]) > 0:
             return None
         step, zero, ends = float(self.scale.reshape(-1)[0]), int(self.zero.reshape(-1)[0]), np.iinfo(dtype)

@@ -1,12 +1,10 @@
-"""What was learnt, beside the network in one `.keras` file.
-
-These are ranges for each target, and the steps that made it.
+"""What training learnt, in a member of the `.keras` file: each target's ranges, the steps.
 
     data = with_record(path.read_bytes(), Record(ranges={"tflite": {"conv": (0.0, 6.0)}}))
     plan = learnt_plan(path, graph)                     # QuantizationPlan(fixed_ranges=...), None for other files
 
-Rules: the record is a member of the archive, so that it cannot be lost or paired with another model, and the model's
-digest covers it; Keras does not read it. A range is under the name that the target's float graph gives its tensor.
+Rules: in the archive the record cannot be lost or paired with another model, and the model's digest covers it; Keras
+does not read it. A range is under the name that the target's float graph gives its tensor.
 """
 
 from __future__ import annotations
@@ -35,11 +33,9 @@ _MOST_BYTES = 16 << 20
 @dataclass(frozen=True)
 class JoinedOutput:
     """The answer of a model before its outputs were split.
-
     output: its name.
     parts: the outputs that it is made of, in order.
-    axis: along which, of an item's answer.
-    """
+    axis: along which, of an item's answer."""
 
     output: str
     parts: tuple[str, ...]
@@ -52,12 +48,10 @@ class JoinedOutput:
 @dataclass(frozen=True)
 class Record:
     """What a `.keras` file says of the training that made it.
-
     steps: what was done and measured, JSON.
     ranges: format -> tensor of its float graph -> (low, high).
     key: of all that the result follows from.
-    joined: what a metric function written for the original reads, None for the outputs as they are.
-    """
+    joined: the outputs for a metric function written for the original, None as they are."""
 
     steps: tuple[dict[str, Any], ...] = ()
     ranges: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
@@ -66,7 +60,7 @@ class Record:
 
 
 def with_record(data: bytes, record: Record) -> bytes:
-    """data: of a `.keras` file; a record that it has is replaced."""
+    """data: of a `.keras` file, whose own record is replaced."""
     made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as new:
         for info in old.infolist():
@@ -94,12 +88,9 @@ def read_record(path: Path) -> Record | None:
 
 
 def learnt_plan(path: Path, graph: Graph) -> QuantizationPlan | None:
-    """The plan with the ranges that the model was trained for, None for a model without.
-
-    Its weights stay as they are.
-
-    Raises ConversionError where the graph has no tensor of such a name: another version of the tools made it.
-    """
+    """The plan with the ranges that the model was trained for, or None.
+    Its weights stay as they are. Raises ConversionError if the graph, made by another version of the tools, has no
+    tensor of such a name."""
     record = read_record(path)
     ranges = record.ranges.get(graph.format) if record is not None else None
     if not ranges:

@@ -1,4 +1,4 @@
-"""Needs and a runtime -> what stands between them. A pure function of known facts.
+"""What an artifact asks of a runtime, and what of that the runtime lacks. Pure functions.
 
     for barrier in barriers(read_needs("tflite", data), Runtime("tflite-runtime", "2.14.0", "aarch64")):
         print(barrier.code, barrier.what)
@@ -6,16 +6,13 @@
     missing("1.23.2", OnnxNode("", "Conv", 11, {"T": "int8"}))        # "it has no kernel for Conv in int8"
 
 Rules:
-- an operator's version is compared with what each runtime's own registration was found to know (`registered.toml`); in
-  ONNX its element types, too, with the kernels of the CPU provider (`onnx_kernels.json`);
-- a version of a runtime between two that were asked knows what the older of them does; a newer one at least what the
-  newest does; one that is older than all of them is compared with the file's claim;
-- a kernel that names a last version serves every version of the operator up to it; one that names none serves its own
-  alone;
+- an operator's version is compared with what each runtime registers (`registered.toml`), in ONNX its element types too,
+  with the kernels of the CPU provider (`onnx_kernels.json`);
+- a version between two known ones counts as the older of them, a newer one as the newest; one older than all is
+  compared with the file's claim;
+- a kernel that names a last version serves every version of the operator up to it, any other its own alone;
 - an unknown type matches every kernel, and float16 counts as float too, because the engine inserts casts;
 - faults that load and answer wrongly are listed one by one, with the versions that have them.
-
-What an artifact asks of a runtime, by its format.
 """
 
 from __future__ import annotations
@@ -40,12 +37,10 @@ _OPEN = 2**31 - 1
 @dataclass(frozen=True)
 class OnnxNode:
     """domain: "" for ONNX's own.
-
     since: the operator's version.
     types: element types, by the schema's type parameters and by the names of inputs and outputs.
-    function: its schema says how other operators compute it, and body names these, as far as they are known.
-    layer: a name for people.
-    """
+    function: its schema says how other operators compute it; body names these, as far as they are known.
+    layer: a name for people."""
 
     domain: str
     op: str
@@ -57,8 +52,7 @@ class OnnxNode:
 
 
 def missing(version: str, node: OnnxNode) -> str:
-    """Why that version of ONNX Runtime computes no such operator on a CPU.
-    Empty where it does or nothing is known."""
+    """Why that version of ONNX Runtime cannot compute the operator on a CPU, or ""."""
     versions = kernel_versions()
     known = [place for place, one in enumerate(versions) if parts(one) <= parts(version)]
     if not known or parts(version) > parts(versions[-1]) or node.op == "Constant":  # a constant is no computation
@@ -92,7 +86,7 @@ def _reason(place: int, node: OnnxNode) -> str:
 
 
 def kernel_versions() -> tuple[str, ...]:
-    """The versions that were asked, the oldest first."""
+    """The versions of the table, the oldest first."""
     return tuple(_kernel_facts()["versions"])
 
 
@@ -105,10 +99,7 @@ def _kernel_facts() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Use:
-    """An operator in the version that the file asks for, and the first layer that uses it.
-
-    In ONNX the version is the operator set's.
-    """
+    """An operator, the version that the file asks for (in ONNX its opset), and its first layer."""
 
     op: str
     version: int
@@ -117,17 +108,18 @@ class Use:
 
 @dataclass(frozen=True)
 class Needs:
-    """ops: each operator once a version.
-
-    custom: those that are no built-in ones, by the names they go by.
-
-    Layers, in the file's order. per_channel_dense: dense ones in int8 with a scale a channel. hybrid_dense: dense ones
-    with float activations and 8-bit weights with a scale a channel. int8_matmul: products of two computed int8 tensors,
-    which is what attention is made of. Tensors: free_axes, with an axis other than the batch that is only known at run
-    time; empty, with an axis of length 0. claimed: the `min_runtime_version` that a .tflite says it has. ir: of ONNX.
-    opsets: of ONNX, domain -> version. nodes: of ONNX's main graph, each kind once. external: constants that lie in
-    another file.
-    """
+    """What an artifact asks of its runtime. Layers are in the file's order.
+    ops: each operator once a version.
+    custom: operators that are not built in, by the names they go by.
+    per_channel_dense: dense layers in int8 with a scale a channel.
+    hybrid_dense: dense layers with float activations and 8-bit weights with a scale a channel.
+    int8_matmul: products of two computed int8 tensors, as in attention.
+    free_axes: tensors with an axis other than the batch that is only known at run time.
+    empty: tensors with an axis of length 0.
+    claimed: the `min_runtime_version` of a .tflite.
+    ir, opsets: of ONNX; domain -> version.
+    nodes: of ONNX's main graph, each kind once.
+    external: constants that are in another file."""
 
     format: str
     ops: tuple[Use, ...] = ()
@@ -144,14 +136,14 @@ class Needs:
     external: tuple[str, ...] = ()
 
     def version(self, op: str) -> int:
-        """The highest version of an operator that is used, 0 where none is."""
+        """The highest version of an operator that is used, 0 if unused."""
         return max((use.version for use in self.ops if use.op == op), default=0)
 
 
 @dataclass(frozen=True)
 class OnnxLimits:
     """The highest IR version and opset that load.
-    Also the highest opset of which QuantizeLinear has a kernel."""
+    quantize: the highest opset with a kernel for QuantizeLinear."""
 
     ir: int
     opset: int
@@ -159,8 +151,7 @@ class OnnxLimits:
 
 
 def limits(engine: str, version: str) -> Mapping[str, int] | None:
-    """TFLite operator -> the highest version of it.
-    Operators that it has none of are not in there."""
+    """TFLite operator -> its highest version, without those that the engine lacks."""
     rows = _facts()["tflite"]["asked"]
     places = [place for place, (name, _) in enumerate(rows) if name == engine]
     known = [place for place in places if parts(rows[place][1]) <= parts(version)]
@@ -171,7 +162,7 @@ def limits(engine: str, version: str) -> Mapping[str, int] | None:
 
 
 def known_custom() -> frozenset[str]:
-    """Custom TFLite operators that every runtime carries all the same."""
+    """Custom TFLite operators that every runtime carries."""
     return frozenset(_facts()["tflite"]["custom"])
 
 
@@ -181,14 +172,14 @@ def onnx_limits(version: str) -> OnnxLimits | None:
 
 
 def known_versions(engine: str) -> tuple[str, ...]:
-    """The versions of an engine that the table holds, the oldest first."""
+    """The versions of an engine in the table, the oldest first."""
     if engine == "onnxruntime":
         return tuple(row["version"] for row in _facts()["onnx"])
     return tuple(version for name, version in _facts()["tflite"]["asked"] if name == engine)
 
 
 def parts(version: str) -> tuple[int, ...]:
-    """`2.14.0` -> (2, 14, 0). What is no number counts as 0."""
+    """`2.14.0` -> (2, 14, 0). What is not a number counts as 0."""
     return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
@@ -226,10 +217,8 @@ ARMV8_0 = ("cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73")
 @dataclass(frozen=True)
 class Runtime:
     """engine: as edgekit's runtime calls it.
-
-    arch: of the board, "" for any. core: of the board, "" for any.
-    delegate: a library that it is given, "" for none.
-    """
+    arch, core: of the board, "" for any.
+    delegate: a library that it is given, "" for none."""
 
     engine: str
     version: str
@@ -241,8 +230,7 @@ class Runtime:
         return f"{self.engine} {self.version}"
 
     def within(self, low: str, high: str) -> bool:
-        """Whether the version lies in low..high.
-        The part of a version that a bound leaves out is any."""
+        """Whether the version lies in low..high; a part that a bound leaves out is any."""
         own, first, last = parts(self.version), parts(low), parts(high)
         return own[: len(first)] >= first and own[: len(last)] <= last
 
@@ -250,9 +238,8 @@ class Runtime:
 @dataclass(frozen=True)
 class Barrier:
     """what: a sentence's beginning that names operator, layer and runtime.
-
-    layers: those it is about. remedy: None where the converter has none but another format.
-    """
+    layers: those it is about.
+    remedy: None if only another format helps."""
 
     code: BarrierCode
     what: str
@@ -261,7 +248,7 @@ class Barrier:
 
 
 def barriers(needs: Needs, runtime: Runtime) -> tuple[Barrier, ...]:
-    """In the order of what stops a runtime first."""
+    """What stops a runtime first comes first."""
     rules = _onnx if needs.format == "onnx" else _tflite
     found = list(rules(needs, runtime))
     if needs.empty:
@@ -385,11 +372,9 @@ _BYTES = frozenset({"INT8", "UINT8", "INT4", "UINT4"})
 
 def read(data: bytes) -> Needs:
     """What every subgraph of a .tflite file asks of its runtime.
-    Raises ConversionError for other bytes.
-
-    A dense layer's kernel counts as per channel where it has more than one scale, whatever version the operator claims;
-    an axis is empty where something is computed into it, so that optional inputs without a tensor do not count.
-    """
+    A dense layer's kernel counts as per channel if it has more than one scale, whatever version the operator claims; an
+    axis is empty if something is computed into it, so that optional inputs without a tensor do not count.
+    Raises ConversionError for other bytes."""
     file = tflite.read(data)
     ops: dict[tuple[str, int], Use] = {}
     custom: dict[str, Use] = {}
@@ -439,10 +424,8 @@ READERS = {"tflite": "edgekit_converters.formats.needs:read", "onnx": "edgekit_c
 
 def read_needs(format: str, data: bytes) -> Needs:  # noqa: A002
     """format: `tflite` or `onnx`.
-
-    Raises ConversionError when the bytes are not such a model, MissingExtraError when the tools that read them are not
-    installed.
-    """
+    Raises ConversionError for bytes that are not such a model, MissingExtraError if the tools that read them are
+    missing."""
     target = READERS.get(format)
     if target is None:
         raise ConversionError(f"nothing reads what the format '{format}' asks for", do=f"Known: {', '.join(READERS)}")

@@ -1,16 +1,15 @@
-"""An .onnx file.
-Its graph as who makes and who reads each value, its constants as arrays, and edits that keep all else.
+"""An .onnx file: makers and readers of each value, constants as arrays, and edits.
 
     view = GraphView(parse(data))
     view.maker("y").op_type, [node.op_type for node in view.users("y")], view.shape("y")
     FoldedView(parse(data)).constants["conv1.weight"].array()
 
 Rules:
-- what is no model, or one that computes nothing, is one error in one sentence;
-- a view is of the main graph, and what stands inside If, Loop or Scan counts as read by its node; an edit that changes
-  who makes or reads a value needs a new view;
+- a view is of the main graph, and values inside If, Loop or Scan count as read by that node; an edit that changes
+  makers
+  or readers needs a new view, and keeps all else;
 - what cannot be inferred is unknown, never an error;
-- the onnx package is imported by what is called, not by importing this module.
+- functions import the onnx package, this module does not.
 """
 
 from __future__ import annotations
@@ -43,10 +42,6 @@ def parse(data: bytes) -> Any:
     if not model.graph.node:
         raise ConversionError("these bytes are not an ONNX model")
     return model
-
-
-# What a graph holds
-# -----------------------------------------------------------------------------------------------------
 
 
 def subgraphs(graph: Any) -> Iterator[Any]:
@@ -125,10 +120,8 @@ def opset_of(model: Any) -> int:
 
 @dataclass(frozen=True)
 class Value:
-    """kind: element type as in TensorProto.DataType, 0 for an unknown one.
-
-    shape: -1 for a free axis, None without a rank.
-    """
+    """kind: element type as in TensorProto.DataType, 0 if unknown.
+    shape: -1 for a free axis, None without a rank."""
 
     kind: int
     shape: tuple[int, ...] | None
@@ -144,16 +137,12 @@ def values(graph: Any) -> dict[str, Value]:
     return found
 
 
-# Edits
-# ------------------------------------------------------------------------------------------------------------------
-
-
 def copy_model(message: Any) -> Any:
     return type(message).FromString(message.SerializeToString())
 
 
 def replace_values(field: Any, items: Iterable[Any]) -> None:
-    """Let a repeated field hold copies of these, in place; they may be of the field itself."""
+    """Replace a repeated field's items by copies of these, which may be its own, in place."""
     copies = [copy_model(item) for item in items]
     del field[:]
     field.extend(copies)
@@ -181,7 +170,7 @@ def value_names(model: Any) -> set[str]:
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """That name, numbered where it is taken; taken from now on."""
+    """That name, numbered if it is taken; taken from now on."""
     name, number = wanted, 0
     while name in taken:
         number += 1
@@ -201,7 +190,7 @@ def name_nodes(model: Any) -> None:
 
 def rename(model: Any, names: dict[str, str]) -> None:
     """Rename values (old -> new) in place, everywhere.
-    A value that already has a new name moves out of the way."""
+    A value that has a new name already moves out of the way."""
     names = {old: new for old, new in names.items() if old != new}
     taken = value_names(model)
     for new in list(names.values()):
@@ -215,15 +204,9 @@ def rename(model: Any, names: dict[str, str]) -> None:
             node.output[:] = [names.get(name, name) for name in node.output]
 
 
-# Views
-# ------------------------------------------------------------------------------------------------------------------
-
-
 class GraphView:
     """model: an onnx.ModelProto, kept and not copied.
-
-    infer: whether types and shapes that it does not state are inferred.
-    """
+    infer: whether to infer types and shapes that it does not state."""
 
     def __init__(self, model: Any, *, infer: bool = True) -> None:
         self.model = model
@@ -265,7 +248,7 @@ class GraphView:
         return self._users.get(name, [])
 
     def only_user(self, name: str) -> Any:
-        """The one node that reads a value which is no output of the graph, or None."""
+        """The one node that reads a value which is not an output of the graph, or None."""
         users = self.users(name)
         return users[0] if len(users) == 1 and name not in self.outputs else None
 
@@ -292,11 +275,11 @@ class GraphView:
         return int(tensor.data_type) if tensor is not None else self.values.get(name, Value(0, None)).kind
 
     def is_float(self, name: str) -> bool:
-        """float32; a value whose type is not known is not."""
+        """Whether its type is known to be float32."""
         return self.kind(name) == 1
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """-1 for an axis of unknown size; None where not even the rank is known."""
+        """-1 for an axis of unknown size; None if the rank is unknown."""
         tensor = self.initializers.get(name)
         return tuple(tensor.dims) if tensor is not None else self.values.get(name, Value(0, None)).shape
 
@@ -308,9 +291,7 @@ class GraphView:
 @dataclass(frozen=True)
 class Constant:
     """tensor: the TensorProto that holds it.
-
-    affine: how its integers stand for floats, where they do.
-    """
+    affine: what its integers stand for, None for themselves."""
 
     tensor: Any
     affine: AffineGrid | None = None
@@ -335,11 +316,9 @@ class Constant:
 
 
 class FoldedView(GraphView):
-    """A view in which all that is known before a run is a constant.
-    Integers behind DequantizeLinear are, too.
-
-    constants: by the name of each value that one is. layers: the nodes that compute, in the file's order.
-    """
+    """A view in which all known before a run is a constant, also behind DequantizeLinear.
+    constants: by the name of each value that one is.
+    layers: the nodes that compute, in the file's order."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -355,7 +334,7 @@ class FoldedView(GraphView):
 
     @cached_property
     def dequantized(self) -> dict[str, str]:
-        """Tensor -> what comes back after it was put into integers, where the file does that to it."""
+        """Tensor -> what comes back after its QuantizeLinear."""
         found: dict[str, str] = {}
         for node in self.layers:
             if node.op_type == "QuantizeLinear":
@@ -374,7 +353,7 @@ class FoldedView(GraphView):
         return AffineGrid(scale.reshape(-1), zero.astype(np.int64).reshape(-1), int(attribute(node, "axis", 1)))
 
     def _folds(self, node: Any) -> bool:
-        """Whether it is known before anything runs; if so its constants are noted."""
+        """Whether it is known before anything runs; notes its constants."""
         inputs = [name for name in node.input if name]
         if node.op_type == "Constant":
             for tensor in (item.t for item in node.attribute if item.name == "value"):

@@ -1,14 +1,13 @@
 """An ONNX file as a graph: its main graph, read from the protobuf and run by ONNX Runtime.
 
-Rules:
-- what has only constant inputs is no layer: a weight behind DequantizeLinear is a constant, and reads as floats;
-- the bias of a MatMul is what the only addition behind it adds, if that is a constant vector;
-- in a QDQ file the value of a tensor is what comes back after QuantizeLinear, where the file has that; the pairs
-  themselves make no tensors of their own;
-- with only outputs in sight the graph runs with the engine's fusions, as boards run it; with inner tensors, node by
-  node.
-
     graph = OnnxGraph(Path("model.onnx").read_bytes())
+
+Rules:
+- a node with only constant inputs is not a layer: a weight behind DequantizeLinear is a constant, and reads as floats;
+- the bias of a MatMul is the constant vector that its only reader adds;
+- in a QDQ file the value of a tensor is what comes back after QuantizeLinear; the pairs make no tensors of their own;
+- with only outputs in sight the graph runs with the engine's fusions, as boards run it; with inner tensors node by
+  node.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 
 
 class OnnxGraph:
-    """The Graph of an ONNX file. Raises ConversionError when the bytes are none."""
+    """The Graph of an ONNX file. Raises ConversionError for other bytes."""
 
     format: Literal["tflite", "onnx"] = "onnx"
 
@@ -104,7 +103,7 @@ class OnnxGraph:
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
-        """The grid of each tensor: one that went through integers has theirs."""
+        """The grid of each tensor that goes through integers."""
         import onnx
 
         file = self._file
@@ -142,7 +141,7 @@ class OnnxGraph:
         yield _OnnxTensorReader(self, {name: file.dequantized.get(name, name) for name in names})
 
     def _showing(self, names: Sequence[str]) -> bytes:
-        """The file with exactly these outputs. A type is not needed: the engine works it out."""
+        """The file with exactly these outputs, of unknown type: the engine works it out."""
         import onnx
 
         model = copy_model(self._file.model)
@@ -224,7 +223,7 @@ class OnnxGraph:
 
 
 class _OnnxTensorReader:
-    """names: tensor as it is called -> tensor that is read."""
+    """names: tensor by its own name -> tensor that is read."""
 
     def __init__(self, graph: OnnxGraph, names: Mapping[str, str]) -> None:
         self._names = names
@@ -267,7 +266,7 @@ _DTYPES: dict[str, Any] = {
 def _same(
     sides: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
 ) -> tuple[int, ...]:
-    """As many outputs as ceil(side / stride).
+    """Padding to ceil(side / stride) outputs.
     An odd row or column goes to the end (upper) or the beginning."""
     small, large = [], []
     for side, width, stride, dilation in zip(sides, kernel, strides, dilations, strict=True):
@@ -278,10 +277,7 @@ def _same(
 
 
 def session(data: bytes, *, plain: bool) -> Any:
-    """plain: node by node, as the file says; otherwise with the engine's own fusions.
-
-    Raises ConversionError.
-    """
+    """plain: node by node; otherwise with the engine's own fusions. Raises ConversionError."""
     import onnxruntime
 
     from edgekit_runtime.engines.onnxruntime import session_options
@@ -299,10 +295,7 @@ def session(data: bytes, *, plain: bool) -> Any:
 
 def unsigned_products(data: bytes) -> bytes:
     """The model with int8 weights of integer products as uint8: exact on every processor.
-    The sums are the same.
-
-    ONNX Runtime does so itself for exact arithmetic (`engines.onnx`), but only where it may rewrite the graph.
-    """
+    ONNX Runtime does so itself for exact arithmetic (`engines.onnx`), but only where it may rewrite the graph."""
     if b"MatMulInteger" not in data:
         return data
     import onnx

@@ -1,9 +1,8 @@
-"""What an .onnx file asks of ONNX Runtime.
-The IR version, the operator sets, operators with their element types, shapes.
+"""What an .onnx file asks of ONNX Runtime: IR version, opsets, operators with types, shapes.
 
-Rules: operators of ONNX Runtime's own domain and of ai.onnx.ml are no custom ones; an axis is empty where the file says
-0, and free where it says nothing or a name, the batch aside. Element types are inferred without the weights; of
-operators in the bodies of loops and branches none is known.
+Rules: operators of ONNX Runtime's own domain and of ai.onnx.ml are not custom; an axis is empty if the file says 0, and
+free if it says nothing or a name, the batch aside. Element types are inferred without the weights; in the bodies of
+loops and branches they are unknown.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ def read(data: bytes) -> Needs:
 
 
 def _typed(model: Any, opsets: dict[str, int], own: set[str]) -> Iterator[OnnxNode]:
-    """Every kind of node once.
-
-    Those of functions of the file's own, and of domains that no engine has, are left out.
-    """
+    """Every kind of node once, without the file's own functions and unknown domains."""
     types = _types(model)
     seen = set()
     for node in nodes(model.graph):
@@ -88,7 +84,7 @@ def _node(node: Any, domain: str, opset: int, types: dict[str, str]) -> OnnxNode
 
 
 def _body(node: Any, found: OnnxNode, opsets: dict[str, int], types: dict[str, str]) -> tuple[OnnxNode, ...]:
-    """The operators that compute a node whose schema is a function. Empty where that is unknown."""
+    """The operators that compute a node whose schema is a function; empty if unknown."""
     import onnx
 
     schema: Any = onnx.defs.get_schema(found.op, opsets.get(found.domain, 1), found.domain)
@@ -132,8 +128,7 @@ def _newest(versions: list[int], opset: int) -> int:
 
 
 def _types(model: Any) -> dict[str, str]:
-    """Tensor -> element type, as far as it is known.
-    The weights themselves are left out of the inference."""
+    """Tensor -> element type, as far as it is known, inferred without the weights."""
     import onnx
 
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)

@@ -1,13 +1,11 @@
 """A .tflite file as objects that can be edited.
-What all that writes such a file is written with.
-
-Rules: reading and writing leaves everything that is not touched as it was; a tensor's name outlives what is done to it,
-because float and quantized files are aligned by name; an operator gets a new version without changing that of the
-others.
 
     model = read(data)
     model.subgraphs[0].operators[0].opcodeIndex = code(model, "CONV_2D", version=5)
     data = write(model)
+
+Rules: reading and writing leaves everything else as it was; a tensor's name outlives every edit, because float and
+quantized files are aligned by name; an operator gets a new version without changing that of the others.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from edgekit_converters.recipe.conversion_errors import ConversionError
 
 
 def read(data: bytes) -> Any:
-    """A `ModelT`. Raises ConversionError when the bytes are no .tflite file."""
+    """A `ModelT`. Raises ConversionError for bytes that are not a .tflite file."""
     if data[4:8] != b"TFL3":
         raise ConversionError("these bytes are not a TFLite model")
     try:
@@ -60,13 +58,12 @@ def name_of(tensor: Any) -> str:
 
 
 def layer_of(graph: Any, operator: Any) -> str:
-    """What the operator is called: the name of the first tensor that it makes.
-    Empty where it makes none."""
+    """The name of the first tensor that the operator makes, or ""."""
     return name_of(graph.tensors[operator.outputs[0]]) if len(operator.outputs) else ""
 
 
 def set_input(operator: Any, place: int, tensor: int) -> None:
-    """Let an operator read another tensor. (What was read from a file cannot be assigned to.)"""
+    """Let an operator read another tensor. (An array read from a file is read-only.)"""
     operator.inputs = [tensor if i == place else int(index) for i, index in enumerate(operator.inputs)]
 
 
@@ -104,8 +101,7 @@ def code(model: Any, op: str, version: int) -> int:
 
 
 def swap(graph: Any, tensors: Mapping[int, int]) -> None:
-    """Replace tensors of a subgraph in place, old index -> new.
-    Operators, ends and signature-less lists all name the new ones."""
+    """Replace tensors of a subgraph in place, old index -> new."""
     for operator in graph.operators:
         for field in ("inputs", "outputs", "intermediates"):
             indexes = getattr(operator, field)

@@ -1,14 +1,13 @@
-"""A .tflite file as plain values.
-Subgraphs, tensors, operators, signatures, and the constants where they stand in the file.
+"""A .tflite file as plain values: subgraphs, tensors, operators, signatures, constants.
+
+    file = read(data)
+    stored_values(data, file.main.tensors[3])          # the array as the file has it
 
 Rules:
 - tensors keep the file's names; one without a name, or with that of an earlier one of its subgraph, gets `#index`
   behind it;
 - a custom operator has its own name, and a built-in one that the installed schema does not know its number;
 - an index that names no tensor makes the file damaged; an input that is left out is -1.
-
-    file = read(data)
-    stored_values(data, file.main.tensors[3])          # the array as it stands in the file
 """
 
 from __future__ import annotations
@@ -45,11 +44,12 @@ _CLAIM = b"min_runtime_version"
 @dataclass(frozen=True)
 class Tensor:
     """One tensor of a subgraph.
-
-    name: unique in its subgraph. label: the name in the file, which may be empty or another's too. signature: `shape`
-    with -1 for axes that are only known at run time, empty where the file has none. nbytes: of its values in the file.
-    affine: how its integers stand for floats. variable: whether it keeps its values between two runs.
-    """
+    name: unique in its subgraph.
+    label: the name in the file, which may be empty or another's too.
+    signature: `shape` with -1 for axes that are only known at run time, empty if the file has none.
+    nbytes: of its values in the file.
+    affine: what its integers stand for.
+    variable: whether it keeps its values between two runs."""
 
     name: str
     label: str
@@ -71,7 +71,7 @@ class Tensor:
 
     @property
     def fixed(self) -> bool:
-        """False where an axis other than the first is only known at run time."""
+        """False if an axis other than the first is only known at run time."""
         return all(side >= 0 for side in self.signature[1:])
 
     @property
@@ -82,11 +82,11 @@ class Tensor:
 @dataclass(frozen=True)
 class Operator:
     """One operator.
-
-    strides, dilations: of a 2-D convolution, (vertical, horizontal). same: whether its zeros make as many outputs as
-    inputs a stride. transposed: of a matrix product, whether its second operand is. fused: the activation that the
-    operator itself carries out, in lower case. loop: of a WHILE, the subgraphs of its condition and its body.
-    """
+    strides, dilations: of a 2-D convolution, (vertical, horizontal).
+    same: whether its zeros make as many outputs as inputs a stride.
+    transposed: of a matrix product, whether its second operand is.
+    fused: the activation that the operator itself carries out, in lower case.
+    loop: of a WHILE, the subgraphs of its condition and its body."""
 
     op: str
     version: int
@@ -141,7 +141,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class TfliteFile:
-    """claimed: the `min_runtime_version` that the file says it has."""
+    """claimed: the `min_runtime_version` in its metadata."""
 
     subgraphs: tuple[Subgraph, ...]
     signatures: tuple[Signature, ...]
@@ -166,7 +166,7 @@ def names(enum: str) -> dict[int, str]:
 
 
 def read(data: bytes) -> TfliteFile:
-    """Raises ConversionError when the bytes are no TFLite model."""
+    """Raises ConversionError for bytes that are not a TFLite model."""
     if data[4:8] != b"TFL3":
         raise ConversionError("these bytes are not a TFLite model")
     try:
@@ -192,10 +192,7 @@ def read(data: bytes) -> TfliteFile:
 
 
 def stored_values(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
-    """A constant as it stands in the file, mostly a view of it.
-
-    Raises KeyError for a type without an array's.
-    """
+    """A constant as the file has it, mostly a view. Raises KeyError for a type that NumPy lacks."""
     raw = raw_bytes(data, tensor)
     if tensor.dtype == "INT4":  # two in a byte, the first in the low half
         halves = np.stack([raw << 4, raw & 0xF0], axis=-1).view(np.int8) >> 4
@@ -208,10 +205,7 @@ def stored_values(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
 
 
 def overwrite(data: bytearray, tensor: Tensor, values: NDArray[Any]) -> None:
-    """Puts floats or the file's own integers in the constant's place.
-
-    Raises ValueError for another shape.
-    """
+    """Put floats or the file's own integers in the constant's place, or raise ValueError."""
     if values.shape != tensor.shape:
         raise ValueError(f"'{tensor.name}' has shape {tensor.shape}, not {values.shape}")
     if tensor.dtype not in DTYPES:
@@ -223,10 +217,8 @@ def overwrite(data: bytearray, tensor: Tensor, values: NDArray[Any]) -> None:
 
 
 def raw_bytes(data: bytes | bytearray, tensor: Tensor) -> NDArray[np.uint8]:
-    """A view of a constant; of a bytearray it can be written.
-
-    Files over 2 GB keep buffers behind the flatbuffer.
-    """
+    """A view of a constant, writable for a bytearray.
+    Files over 2 GB keep buffers behind the flatbuffer."""
     table = schema().Model.GetRootAs(data, 0).Buffers(tensor.buffer)
     if table.Size() > 1:
         return np.frombuffer(data, np.uint8, table.Size(), table.Offset())
@@ -304,7 +296,7 @@ def _claimed(model: Any) -> str | None:
 
 
 def _ints(array: Any) -> tuple[int, ...]:
-    """A vector of a flatbuffer, which is 0 where the file has none."""
+    """A vector of a flatbuffer, which is 0 if the file has none."""
     return tuple(array.tolist()) if isinstance(array, np.ndarray) else ()
 
 

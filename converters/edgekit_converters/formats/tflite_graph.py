@@ -1,14 +1,13 @@
 """A .tflite file as a graph: its main subgraph, read from the flatbuffer and run by LiteRT.
 
-Rules:
-- what has only constant inputs is no layer: a weight stored in 16 bits behind DEQUANTIZE is a constant;
-- `with_constants` overwrites the bytes where they stand, which costs one copy of the file; a buffer that two tensors
-  share is parted first;
-- with only outputs in sight the graph runs as boards run it (XNNPACK); with inner tensors in sight, without delegates;
-- a tensor that the interpreter keeps no values for, as it does of a fused LSTM's scratch space, is not in sight; nor is
-  a result that nothing reads: a loop leaves those unwritten, and they show what the memory held before.
-
     graph = TfliteGraph(Path("model.tflite").read_bytes())
+
+Rules:
+- an operator with only constant inputs is not a layer: a weight of 16 bits behind DEQUANTIZE is a constant;
+- `with_constants` overwrites bytes in one copy of the file; a buffer that two tensors share is split first;
+- with only outputs in sight the graph runs as boards run it (XNNPACK); with inner tensors in sight, without delegates;
+- a tensor without values in the interpreter, such as a fused LSTM's scratch space, is not in sight; nor is a result
+  that nothing reads, which loops leave unwritten.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ WEIGHTS = {
 
 
 class TfliteGraph:
-    """The Graph of a .tflite file. Raises ConversionError when the bytes are none."""
+    """The Graph of a .tflite file. Raises ConversionError for other bytes."""
 
     format: Literal["tflite", "onnx"] = "tflite"
 
@@ -90,10 +89,8 @@ class TfliteGraph:
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
-        """A tensor that comes back from integers has their grid.
-
-        So has an input that goes into them and nowhere else.
-        """
+        """The grid of each tensor that comes back from integers.
+        Also of an input that only becomes integers."""
         tensors = self._file.tensors
         found: dict[int, Grid] = {}
         for index, tensor in enumerate(tensors):

@@ -1,5 +1,4 @@
-"""What conversion works with, as data.
-Recipes, plans, float models, artifacts, and their bytes in a store.
+"""Recipes, plans, float models and artifacts as data, and their bytes in a store.
 
     recipe("tflite-int8")                                        # Recipe("tflite-int8", "tflite", "int8")
     QuantizationPlan(float_layers=frozenset({"block_1/conv"}), ranges="mse")  # how an artifact departs from its recipe
@@ -35,11 +34,9 @@ Step = Literal["equalise", "round", "bias"]
 @dataclass(frozen=True)
 class QuantizationPlan:
     """ranges: for every activation.
-
-    fixed_ranges: tensor -> (low, high), over `ranges`.
+    fixed_ranges: (tensor, low, high), before `ranges`.
     float_layers: names of layers (`graph.Layer.name`) that stay in float.
-    steps: carried out in this order on the float graph.
-    """
+    steps: carried out in this order on the float graph."""
 
     ranges: RangeMethod = "minmax"
     fixed_ranges: tuple[tuple[str, float, float], ...] = ()
@@ -61,13 +58,14 @@ LEAST_INT8 = 0.005
 @dataclass(frozen=True)
 class Recipe:
     """name: `<format>-<precision>[-<form>]`, e.g. tflite-int8, tflite-dynamic, onnx-int8-qdq.
-
-    precision: `int8` quantizes weights and activations and needs calibration data, `int16x8` as well, with activations
-    of 16 bits; `dynamic` quantizes weights only. mixed: some layers stay in float. symmetric: the zero-point of every
-    activation is 0 and biases stay in float, as TensorRT wants it. finished: nothing is made, the source's file is
-    taken as it is, in whatever precision it has. per_tensor: dense layers have one scale for the whole kernel, as
-    runtimes want it that know no other. default: tried when no recipe is named.
-    """
+    precision: `int8` quantizes weights and activations and needs calibration data, `int16x8` too, with activations of
+        16
+        bits; `dynamic` quantizes weights only.
+    mixed: some layers stay in float.
+    symmetric: the zero-point of every activation is 0 and biases stay in float, as TensorRT wants it.
+    finished: the source's file is taken as it is, in whatever precision it has.
+    per_tensor: dense layers have one scale for the whole kernel, for runtimes that know no other.
+    default: tried when no recipe is named."""
 
     name: str
     format: Literal["tflite", "onnx"]
@@ -86,12 +84,11 @@ class Recipe:
 @dataclass(frozen=True)
 class Artifact:
     """One converted model.
-
     inputs, outputs: in the engine's order, `name` from the contract, `tensor` from the file.
-    quantized_macs, quantized_weights: the fraction (0..1) of multiply-accumulates and of weight elements that run in
-    8 bits. tools: distribution -> version of everything that had a hand in it. samples: calibration samples used. plan:
-    how it departs from its recipe.
-    """
+    quantized_macs, quantized_weights: the fraction (0..1) of multiply-accumulates and of weight elements in 8 bits.
+    tools: distribution -> version of everything that made it.
+    samples: calibration samples used.
+    plan: how it departs from its recipe."""
 
     recipe: Recipe
     data: bytes
@@ -144,30 +141,25 @@ def default_recipes() -> tuple[str, ...]:
 
 
 def with_islands(entry: Recipe) -> Recipe:
-    """The form of an int8 recipe that leaves layers in float: itself where it is that already."""
+    """The form of an int8 recipe that leaves layers in float, or the recipe itself if it does."""
     return entry if entry.mixed else RECIPES[f"{entry.name}-mixed"]
 
 
 def per_tensor(entry: Recipe) -> Recipe | None:
-    """The form of a recipe whose dense layers have one scale each.
-    None where it has none, or is that already."""
+    """The form of a recipe whose dense layers have one scale each, None if there is no other."""
     if entry.per_tensor:
         return None
     plain = entry.name.removesuffix("-mixed")
     return RECIPES.get(f"{plain}-per-tensor{'-mixed' if entry.mixed else ''}")
 
 
-# A source written in a target's format, in float: what every recipe of that format starts from.
-
-
 @dataclass(frozen=True)
 class FloatModel:
-    """inputs, outputs: contract names in the engine's order.
-
+    """A source in a target's format, in float: what every recipe of that format starts from.
+    inputs, outputs: contract names in the engine's order.
     transposed: picture inputs in the other layout here.
-
-    transposes: layout transpositions left in the graph. tools: distribution -> version.
-    """
+    transposes: layout transpositions left in the graph.
+    tools: distribution -> version."""
 
     format: Literal["tflite", "onnx"]
     data: bytes
@@ -182,9 +174,7 @@ def feeds(
     model: FloatModel, specs: Sequence[TensorSpec], samples: Samples, progress: Progress
 ) -> Iterator[list[NDArray[Any]]]:
     """Calibration samples as the float model takes them: arrays in the engine's order.
-
-    specs: the source's inputs.
-    """
+    specs: the source's inputs."""
     order = [next(i for i, spec in enumerate(specs) if spec.name == name) for name in model.inputs]
     for arrays in checked_samples(samples, [spec.shape[1:] for spec in specs], progress):
         yield [
@@ -195,27 +185,18 @@ def feeds(
         ]
 
 
-# What TensorFlow's converter is given, wherever it came from.
-
-
 @dataclass(frozen=True)
 class TensorFlowNetwork:
-    """TensorFlow code that answers as the source does.
-
-    call: tensors in the source's input order -> list of tensors in its output order. weights: the TensorFlow variables
-    that it reads. transposed: picture inputs that are NHWC here and NCHW in the source. tools: distributions that
-    had a hand in it.
-    """
+    """TensorFlow code that answers as the source does: what TensorFlow's converter is given.
+    call: tensors in the source's input order -> list of tensors in its output order.
+    weights: the TensorFlow variables that it reads.
+    transposed: picture inputs that are NHWC here and NCHW in the source.
+    tools: distributions that made it."""
 
     call: Callable[..., list[Any]]
     weights: Sequence[Any] = ()
     transposed: frozenset[str] = field(default_factory=frozenset)
     tools: tuple[str, ...] = ()
-
-
-# Float models and artifacts as bytes, for the store: a length, canonical JSON, then the model file.
-#
-# artifact == artifact_from(stored_bytes(artifact))
 
 
 Stored = TypeVar("Stored", FloatModel, Artifact)
@@ -232,6 +213,7 @@ def artifact_from(stored: bytes) -> Artifact:
 
 
 def stored_bytes(made: FloatModel | Artifact) -> bytes:
+    """A length, canonical JSON, then the model file."""
     text = json.dumps({**to_json(made), "data": ""}, sort_keys=True, separators=(",", ":")).encode()
     return len(text).to_bytes(8, "little") + text + made.data
 
@@ -242,12 +224,8 @@ def _unpacked(kind: type[Stored], stored: bytes) -> Stored:
 
 
 class Samples(Protocol):
-    """Calibration examples.
-
-    May be read several times; each is one array a source input, in `source.inputs` order.
-
-    Arrays carry a batch axis of 1 and have the source's dtype and layout: what the original model takes.
-    """
+    """Calibration examples, re-iterable; each is one array a source input, in order.
+    Arrays carry a batch axis of 1 and have the source's dtype and layout."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Sequence[NDArray[Any]]]: ...
@@ -268,11 +246,8 @@ def checked_samples(
     samples: Samples, shapes: Sequence[tuple[int, ...]], progress: Progress
 ) -> Iterator[list[NDArray[Any]]]:
     """Samples one by one, progress reported before each.
-
-    Raises ConversionError for one that does not fit the model.
-
     shapes: of one item, without the batch axis, in the source's order.
-    """
+    Raises ConversionError for one that does not fit the model."""
     total = len(samples)
     wanted = [(1, *shape) for shape in shapes]
     progress("calibration", 0, total)

@@ -9,8 +9,7 @@ _MOST = 300
 
 
 def one_line(value: BaseException | str) -> str:
-    """What another tool says in one line, cut at the end of a word.
-    The exception's kind where it says nothing."""
+    """Another tool's message in one line, cut at the end of a word, or the exception's type."""
     try:
         text = str(value)
     except Exception:  # noqa: BLE001 - another tool's exception
@@ -19,19 +18,19 @@ def one_line(value: BaseException | str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What another tool says first; the exception's kind where it says nothing."""
+    """The first line of another tool's message, or the exception's type."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 class SourceError(EdgekitError):
-    """The file is no model edgekit can read, or the model has something edgekit does not take."""
+    """The file is not a readable model, or the model has something that edgekit does not take."""
 
     code = "source"
 
 
 class LabelOutputError(SourceError):
-    """A label that was taken for the class with the best score is another for an item."""
+    """A label output that was taken for the class with the best score differs for an item."""
 
 
 class ContractFileError(EdgekitError):
@@ -47,7 +46,7 @@ class CalibrationError(EdgekitError):
 
 
 class UnlabelledError(CalibrationError):
-    """Not one of a folder's sub-folders names a class: they may be no labels at all."""
+    """No sub-folder names a class: they may not be labels at all."""
 
 
 class ConversionError(EdgekitError):
@@ -57,14 +56,13 @@ class ConversionError(EdgekitError):
 
 
 class MissingToolsError(ConversionError):
-    """A recipe whose tools are an extra that is not installed.
-    `do` holds the command that adds it."""
+    """A recipe whose tools are an extra that is not installed; `do` has the command."""
 
     code = "missing-extra"
 
 
 class MetricError(EdgekitError):
-    """A metric that there is none of, that the labels do not fit, or whose function fails."""
+    """An unknown metric, one that the labels do not fit, or one whose function fails."""
 
     code = "metric"
 

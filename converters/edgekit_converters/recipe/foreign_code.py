@@ -1,18 +1,15 @@
-"""TensorFlow and its friends write freely to stderr.
-Here they are kept off the terminal, and their errors are not lost.
-
-Rules:
-- while `quiet()` lasts, what C++ code writes to file descriptor 2 goes to a scratch file, and Python's own `sys.stderr`
-  still reaches the terminal, so that a progress bar is not interrupted;
-- several threads may be quiet at once: descriptor 2 is the process's, so the first turns it away and the last one to
-  leave turns it back; each is given what was written since it began;
-- nothing that is raised is swallowed; `CapturedOutput.text()` gives what was written, for an error's message;
-- EDGEKIT_CONVERTER_LOG=1 lets everything through.
+"""TensorFlow, Keras and a user's own modules imported, and kept off the terminal.
 
     with quiet() as log:
         converter.convert()
 
-A person's own module, named as `module:function` from the folder that edgekit runs in.
+Rules:
+- inside `quiet()` what C++ code writes to file descriptor 2 goes to a scratch file, and Python's own `sys.stderr` still
+  reaches the terminal, so that a progress bar is not interrupted;
+- several threads may be quiet at once: the first redirects the process's descriptor 2 and the last restores it; each
+  sees what was written since it began;
+- exceptions pass through; `CapturedOutput.text()` gives what was written, for an error's message;
+- EDGEKIT_CONVERTER_LOG=1 lets everything through.
 """
 
 from __future__ import annotations
@@ -129,8 +126,7 @@ _OWN: list[IO[str]] = []
 
 
 def _own_stderr(descriptor: int) -> IO[str]:
-    """Where the process's own words go meanwhile.
-    Never closed: another thread may have taken it from `sys.stderr`."""
+    """Where `sys.stderr` writes meanwhile. Never closed: another thread may still use it."""
     if not _OWN:
         _OWN.append(os.fdopen(os.dup(descriptor), "w", buffering=1, encoding="utf-8", errors="replace"))
     os.dup2(descriptor, _OWN[0].fileno(), inheritable=False)
@@ -139,9 +135,8 @@ def _own_stderr(descriptor: int) -> IO[str]:
 
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """The tools' loggers speak of errors only.
-    The null handler stops `logging.warning` from configuring the root logger.
-    """
+    """The tools' loggers report errors only.
+    The null handler stops `logging.warning` from configuring the root logger."""
     root, null = logging.getLogger(), logging.NullHandler()
     loggers = [root if name == "root" else logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
@@ -157,10 +152,7 @@ def _quiet_loggers() -> Iterator[None]:
 
 
 def import_tensorflow() -> Any:
-    """The tensorflow module, imported without a word.
-
-    Raises MissingExtraError with the command that adds it.
-    """
+    """The tensorflow module. Raises MissingExtraError with the command that adds it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         with quiet():
@@ -173,10 +165,7 @@ def import_tensorflow() -> Any:
 
 
 def import_keras() -> Any:
-    """The keras module on its TensorFlow backend.
-
-    Raises SourceError when another backend was chosen before.
-    """
+    """The keras module on its TensorFlow backend. Raises SourceError for another backend."""
     import_tensorflow()
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -191,8 +180,7 @@ def import_keras() -> Any:
 
 @contextlib.contextmanager
 def working_folder_on_path() -> Iterator[None]:
-    """Let modules of the working folder be imported, as `python -m` does.
-    A console script does not."""
+    """Let modules of the working folder be imported, as `python -m` does."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:

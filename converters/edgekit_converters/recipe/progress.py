@@ -1,12 +1,11 @@
-"""Progress and time limit of long work.
-Progress is a callable that the command line draws as a bar.
+"""Progress of long work, a callable that the command line draws as a bar; its time limit.
 
-    with time_limit(check):            # check raises TimeIsOverError when the time is over
+    with time_limit(check):         # check raises TimeIsOverError when the time is over
         workspace.make(recipe, plan)
-    tick()                          # in a loop: costs nothing where no limit is set
+    tick()                          # in a loop: costs nothing without a limit
 
 Rules: a limit holds for the thread that set it and for what it calls; it is raised between two steps of a loop, so that
-what was begun is whole or not there; it is no Exception, so that no converter takes it for a failure of the model.
+finished work is whole; it is not an Exception, so that no converter takes it for a failure of the model.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called often with the stage's name, the work done, and the whole (None if unknown).
-    Must be cheap."""
+    """Called often with the stage's name, the work done, and the whole (None if unknown)."""
 
     def __call__(self, stage: str, done: int, total: int | None) -> None: ...
 
@@ -37,7 +35,7 @@ _checks: ContextVar[Callable[[], None] | None] = ContextVar("edgekit_deadline", 
 
 @contextmanager
 def time_limit(check: Callable[[], None]) -> Iterator[None]:
-    """While it is open, `tick` calls `check`, which raises TimeIsOverError when it is time."""
+    """Let `tick` call `check`, which raises TimeIsOverError when it is time."""
     token = _checks.set(check)
     try:
         yield
@@ -46,7 +44,7 @@ def time_limit(check: Callable[[], None]) -> Iterator[None]:
 
 
 def tick() -> None:
-    """Raises TimeIsOverError where the time of this work is over."""
+    """Raises TimeIsOverError if the time of this work is over."""
     check = _checks.get()
     if check is not None:
         check()

@@ -1,20 +1,17 @@
-"""What was made once and need not be made again.
-Bytes under a key that says what they were made from.
-
-Rules:
-- a key is a digest of content: of the model, the data, the recipe and the plan, and, in every key, of edgekit's own
-  code and of the tools that make artifacts. Nothing ever needs to be declared stale;
-- an entry that another user could have written (`strict_modes`) is not there, and nothing is put beside it;
-- a store may forget at any time and never fails a build: what cannot be read is not there, what cannot be written is
-  made again next time;
-- an entry is written beside its name and moved there, and is sealed under its key (`sealed`): two builds at once, a
-  full disk or a power cut leave whole entries or none, and an entry that was put under another key is none;
-- what was stored is read as data: what its reader does not take, or what cannot be, such as NaN, is made again;
-- the least recently used entries go when the folder grows over its bound; so does what an interrupted build left and
-  no build resumed.
+"""A cache of what builds make: bytes under a key of everything that they were made from.
 
     store = DiskStore(default_folder())
     store.put(key("float-model", "tflite", source.sha256), data)
+
+Rules:
+- a key digests the model, the data, the recipe and the plan, and always edgekit's own code and the versions of the
+  tools that make artifacts, so that nothing ever becomes stale;
+- an entry that another user could have written (`strict_modes`) is ignored, and none is put beside it;
+- a store may forget at any time and never fails a build: what cannot be read or written is made again;
+- an entry is written beside its name, moved there, and sealed under its key (`sealed`): concurrent builds, a full disk
+  or a power cut leave whole entries or none, and an entry under another key is ignored;
+- an entry is read as data: what its reader refuses, or what cannot be, such as NaN, is made again;
+- the least recently used entries go when the folder exceeds its bound, and so do old leftovers of interrupted builds.
 """
 
 from __future__ import annotations
@@ -63,14 +60,14 @@ _ABANDONED_S = 14 * 86_400.0
 
 
 class StageStore(Protocol):
-    """Both may be called by several threads at once."""
+    """May be called by several threads at once."""
 
     def get(self, key: str) -> bytes | None:
-        """What was put there, or None: it never was, or was forgotten, or is damaged."""
+        """The entry, or None if it is absent, forgotten or damaged."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep, if that is possible. Never raises for a disk that is full or may not be written."""
+        """Keep the data if possible. Never raises for a disk that is full or read-only."""
         ...
 
 
@@ -87,12 +84,9 @@ NO_STORE: StageStore = _NoStore()
 
 
 class DiskStore:
-    """One file an entry, in `folder`, which is made when something is first put.
-
+    """One file an entry, in `folder`, which the first `put` makes.
     max_bytes: of all entries together.
-
-    failure: why the last `put` kept nothing, "" where none failed.
-    """
+    failure: why the last `put` kept nothing, or ""."""
 
     def __init__(self, folder: Path, max_bytes: int = 4 * _GIB) -> None:
         self._folder, self._max_bytes = Path(folder), max_bytes
@@ -154,7 +148,7 @@ class DiskStore:
                 self._bytes -= size
 
     def _entries(self) -> Iterator[tuple[float, int, str]]:
-        """(when it was last used, bytes, path). Another build's entries may vanish meanwhile."""
+        """(last use, bytes, path) of each. Another build's entries may vanish meanwhile."""
         newest = 0.0
         partials = []
         with contextlib.suppress(OSError), os.scandir(self._folder) as found:
@@ -174,7 +168,7 @@ class DiskStore:
 
 
 def kept(store: StageStore, name: str, read: Callable[[bytes], T | None]) -> T | None:
-    """What `read` makes of the bytes there; None where there are none, or none that it takes."""
+    """What `read` makes of the entry, or None if it is absent or `read` refuses it."""
     stored = store.get(name)
     try:
         return None if stored is None else read(stored)
@@ -183,10 +177,8 @@ def kept(store: StageStore, name: str, read: Callable[[bytes], T | None]) -> T |
 
 
 def get_json(store: StageStore, name: str, kind: type[T], fits: Callable[[T], bool] | None = None) -> T | None:
-    """What `put_json` kept there; None for nothing, for another kind, and for what cannot be.
-
-    fits: whether the value can have been made here.
-    """
+    """The value that `put_json` kept; None if absent, of another kind, or impossible.
+    fits: whether the value can have been made here."""
 
     def read(stored: bytes) -> T | None:
         value = _read(kind, stored, parse_float=_number, parse_constant=_constant)
@@ -205,10 +197,7 @@ def put_json(store: StageStore, name: str, value: Any) -> bytes:
 def cached_json(
     store: StageStore, name: str, kind: type[T], made: Callable[[], T], fits: Callable[[T], bool] | None = None
 ) -> T:
-    """What is kept under that name, as of `get_json`, or what `made` gives now.
-
-    A person's own function is no part of the name.
-    """
+    """The value of `get_json`, or else what `made` gives, which is kept."""
     found = get_json(store, name, kind, fits)
     return _read(kind, put_json(store, name, made())) if found is None else found
 
@@ -231,10 +220,7 @@ def _constant(name: str) -> float:
 
 
 def unfinished_folder(folder: Path, key: str) -> Path:
-    """Where a stage that takes long leaves what it has so far, beside the entries.
-
-    The folder is made.
-    """
+    """A new folder beside the entries, for what a long stage has so far."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{key}{_UNFINISHED}"
@@ -262,10 +248,7 @@ def key(*parts: Any) -> str:
 
 @cache
 def _tool_versions() -> str:
-    """Versions of the tools, and the very code that decides what is made.
-
-    An edited checkout has a version of its own.
-    """
+    """Versions of the tools, and a digest of the code that decides what is made."""
     import edgekit_runtime
     from edgekit_converters.recipe.artifact import tool_versions
 

@@ -1,5 +1,4 @@
-"""A model that someone trained -> a SourceModel.
-What it is, its inputs and outputs, and the original answers in float.
+"""Trained models read as a SourceModel: its kind, inputs and outputs, and float answers.
 
     source = load(Path("net.keras"))
     source.inputs[0].shape                  # (-1, 224, 224, 3)

@@ -5,12 +5,12 @@
     pin_shapes("net.onnx", file.model, options)
 
 Rules:
-- standard operators only, because a custom domain needs code that no board has; a float model;
-- weights in other files must stand in the model's own folder; weights are finite;
+- standard operators only, because a custom domain needs code that no board has; a float model with finite weights;
+- weights in other files must be in the model's own folder;
 - all float16 becomes float32, in inner graphs too: a board's CPU computes in float32. The widened graph must answer as
   the file does, within float16's precision;
-- --shape: an axis with a name is one size wherever the inputs name it; shapes inside the graph are forgotten, because
-  they followed from the old ones; a pinned batch must give the answers of the original's;
+- --shape: a named axis has one size in all inputs; shapes inside the graph are forgotten; a pinned batch must give the
+  answers of the original's;
 - an input that --constant names is gone.
 """
 
@@ -76,10 +76,7 @@ _LARGEST = 2_000_000_000  # protobuf's own limit is 2 GiB
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """model: with every weight inside.
-
-    sha256: of the file, and of those that weights were read from.
-    """
+    """model: with every weight inside. sha256: of the file and those of its weights."""
 
     model: Any
     sha256: str
@@ -104,8 +101,7 @@ def read(path: Path) -> OnnxFile:
 
 
 def check_graph(where: str, model: Any) -> None:
-    """Check a graph.
-    Raises SourceError for foreign operators, a quantized model, a broken graph, or damaged weights."""
+    """Raises SourceError for foreign operators, a quantized or broken graph, damaged weights."""
     import onnx
 
     _check_operators(where, model)
@@ -155,9 +151,8 @@ def _check_operators(where: str, model: Any) -> None:
 
 
 def _with_external_data(path: Path, model: Any) -> str:
-    """Read weights that stand beside the model into it; the digest of all.
-    Nothing outside of the model's folder is opened.
-    """
+    """Read weights beside the model into it; the digest of all files.
+    Nothing outside of the model's folder is opened."""
     import onnx
 
     external = [tensor for tensor in tensors(model) if tensor.data_location == tensor.EXTERNAL]
@@ -185,8 +180,7 @@ def _with_external_data(path: Path, model: Any) -> str:
 
 
 def _place(path: Path, folder: Path, tensor: Any) -> tuple[Path, int]:
-    """The file that a tensor's data stands in, and where in it they end.
-    folder: the model's, without links."""
+    """A tensor's file, and where in it its data ends. folder: the model's, without links."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if "\0" in location:
@@ -223,8 +217,7 @@ _PRECISION = 2e-2
 
 
 def widen(model: Any) -> bytes:
-    """Widen float16 to float32 in place.
-    Returns the model's bytes before, and nothing where it has no float16."""
+    """Widen float16 to float32 in place; the model's bytes before, or b"" without float16."""
     from onnx import TensorProto
 
     half, graphs = TensorProto.FLOAT16, list(subgraphs(model.graph))
@@ -249,11 +242,8 @@ def widen(model: Any) -> bytes:
 
 
 def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> str:
-    """What is wrong with the second answers, in words.
-    "" where they are the first's within float16's precision.
-
-    An answer that is too large for float16 says nothing, and neither does an integer one: a tie may fall otherwise.
-    """
+    """What is wrong with the second answers, "" within float16's precision of the first.
+    An answer that is too large for float16 is ignored, and so is an integer one: a tie may fall otherwise."""
     for index, (want, got) in enumerate(zip(before, after, strict=True)):
         if want.shape != got.shape:
             return f"output {index} is {list(got.shape)} and not {list(want.shape)}"
@@ -266,7 +256,7 @@ def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> st
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
-    """The tensor types in a type: of itself, or of a sequence's or an optional's elements."""
+    """The tensor types in a type: its own, or those of a sequence's or an optional's elements."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         yield getattr(kind, which)
@@ -275,7 +265,7 @@ def _kinds(kind: Any) -> Iterator[Any]:
 
 
 def make_constants(where: str, model: Any, options: LoadOptions) -> None:
-    """In place. Raises SourceError where a constant does not fit the model."""
+    """In place. Raises SourceError if a constant does not fit the model."""
     from onnx import helper
 
     graph, inputs = model.graph, _inputs(model)
@@ -297,7 +287,7 @@ def make_constants(where: str, model: Any, options: LoadOptions) -> None:
 
 
 def pin_shapes(where: str, model: Any, options: LoadOptions) -> None:
-    """In place. Raises SourceError where a shape does not fit the model."""
+    """In place. Raises SourceError if a shape does not fit the model."""
     inputs = _inputs(model)
     check_named(options.shapes, list(inputs), where=where)
     symbols: dict[str, int] = {}
@@ -334,7 +324,7 @@ def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
 
 
 def forget_shapes(model: Any) -> None:
-    """Of everything but the inputs, in place. How many axes an output has is kept."""
+    """Of everything but the inputs, in place. The rank of outputs is kept."""
     del model.graph.value_info[:]
     for value in model.graph.output:
         for dim in value.type.tensor_type.shape.dim:
@@ -342,7 +332,7 @@ def forget_shapes(model: Any) -> None:
 
 
 def _sizes(dims: Sequence[Any]) -> tuple[int, ...]:
-    """Sizes with -1 where the file names none: by a symbol, by nothing, or by a number below 1."""
+    """-1 for a size that is a symbol, absent, or below 1."""
     return tuple(int(dim.dim_value) if dim.dim_value > 0 else -1 for dim in dims)
 
 

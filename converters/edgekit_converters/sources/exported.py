@@ -1,11 +1,16 @@
-"""What tf2onnx wrote, proved to answer as the original.
-It gets the contract's names and order and the boards' versions.
-
-Rules: inputs and outputs keep the contract's names and order; picture inputs are NCHW, so that ONNX Runtime's
-convolutions need no transposes (the metadata says which); the result must agree with the original.
+"""Float ONNX from TensorFlow through tf2onnx: named as the contract, expanded, and proved.
 
     adopt(model, source, {"image:0": "image"}, batch=-1)
     data, problem = prove_export(model, source, batch=-1)
+    data = to_onnx(source, source.call)
+
+Rules:
+- inputs and outputs keep the contract's names and order; picture inputs are NCHW, so that ONNX Runtime's convolutions
+  need no transposes (the metadata says which);
+- the batch stays free, and is 1 only if the graph does not work otherwise;
+- operators that tf2onnx leaves as they are get a form in ONNX's own, in float32 (`expand`); without one ONNX Runtime
+  refuses them, and `unknown` finds the name in its message;
+- the result must agree with the original.
 """
 
 from __future__ import annotations
@@ -60,8 +65,7 @@ def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int)
 
 
 def prove_export(model: Any, source: SourceModel, batch: int) -> tuple[bytes | None, str]:
-    """The graph's bytes, folded where that is right.
-    None, with the reason, where it disagrees with the original."""
+    """The graph's bytes, folded if that is right; None, with the reason, if it disagrees."""
     inputs = onnx_graph.proof_inputs(source)
     expected = source.predict(inputs)
     fed: list[NDArray[Any]] = [
@@ -85,29 +89,16 @@ def prove_export(model: Any, source: SourceModel, batch: int) -> tuple[bytes | N
 
 
 def export_error(source: SourceModel, problem: str) -> ConversionError:
-    """The error of an export.
-    problem: of the export or of ONNX Runtime; an operator that neither knows is named instead of either's words."""
+    """The error of an export. problem: in its words, unless they name an unknown operator."""
     operator = unknown(problem)
     what = f"{operator} has no form in ONNX that edgekit knows" if operator else f"the ONNX export failed: {problem}"
     do = "Choose a TFLite recipe: tflite-int8, tflite-dynamic, tflite-f32"
     return ConversionError(what, where=str(source.path), do=do)
 
 
-# What TensorFlow traces as float ONNX, through tf2onnx: Keras models and SavedModels.
-#
-# Rules: the batch stays free, and is fixed at 1 only where the graph does not work otherwise; what tf2onnx wrote is
-# adopted
-# and proved by `proved`.
-#
-#     data = to_onnx(source, source.call)
-
-
 def to_onnx(source: SourceModel, call: Callable[..., list[Any]]) -> bytes:
-    """Export a source that TensorFlow traces.
-
-    call: its network on TensorFlow tensors. Raises ConversionError when tf2onnx cannot express the model, or what it
-    wrote gives other answers.
-    """
+    """Export a source that TensorFlow traces. call: its network on TensorFlow tensors.
+    Raises ConversionError if tf2onnx cannot express the model, or what it wrote gives other answers."""
     free = all(spec.free_batch for spec in source.inputs)
     problem = ""
     for batch in (-1, 1) if free else (1,):
@@ -150,15 +141,6 @@ def _export(source: SourceModel, call: Callable[..., list[Any]], batch: int) -> 
     return model
 
 
-# Operators of TensorFlow and TFLite that tf2onnx leaves as they are, written with ONNX's own.
-#
-#     expand(model)              # Erfc(x) becomes 1 - Erf(x); the nodes in place, values keep their names
-#
-# Rules: float32 alone; an operator that has no composition here stays, ONNX Runtime refuses it, and `unknown` finds its
-# name in
-# what it says; whether the whole answers as the original is proved afterwards, like all that is exported.
-
-
 class _NodeWriter:
     """Nodes in place of one node. Constants are kept once a value."""
 
@@ -178,7 +160,7 @@ class _NodeWriter:
 
 
 def expand(model: Any) -> None:
-    """In place. Graphs inside nodes are expanded as well."""
+    """Erfc(x) becomes 1 - Erf(x), and so on, in place, also in graphs inside nodes."""
     taken = value_names(model)
     for graph in reversed(list(subgraphs(model.graph))):  # the inner ones first: an edit copies nodes
         constants: dict[float, str] = {}
@@ -200,8 +182,7 @@ def expand(model: Any) -> None:
 
 
 def unknown(problem: str) -> str:
-    """The operator that ONNX Runtime does not know, out of its message.
-    "" where the message is another."""
+    """The operator that ONNX Runtime's message says it does not know, or ""."""
     found = re.search(r"No Op registered for (?:TFL_)?(\w+)", problem)
     return found.group(1) if found else ""
 

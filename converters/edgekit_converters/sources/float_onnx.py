@@ -1,12 +1,13 @@
-"""What is done to every float ONNX graph before anything is made of it.
-Names, batch axis, versions, folding, proof.
-
-Rules: opset 17 unless the source's is newer (then at most 21), IR at most 10, which is what the ONNX Runtimes of boards
-take; constants folded; the result is run against the original on real items, random ones where there are none, and what
-differs is an error.
+"""Float ONNX graphs made uniform: names, batch axis, versions, order; folded and proved.
 
     model = slim(tie_down(model))
     set_batch(model, inputs, outputs)
+
+Rules:
+- opset 17 unless the source's is newer (then at most 21), IR at most 10: what the ONNX Runtimes of boards take;
+- the result runs against the original on real items, or random ones, and a difference is an error;
+- the same graph is always written the same way: nodes in depth-first order from the outputs; a name loses the
+  exporter's counter (`Less__16`) and is numbered in that order; a weight is called after its first reader.
 """
 
 from __future__ import annotations
@@ -57,8 +58,7 @@ def nchw_inputs(model: Any) -> frozenset[str]:
 
 
 def unused_inputs(graph: Any) -> list[str]:
-    """Inputs that no output depends on.
-    Optimizing a graph drops them, and a contract must not ask for them."""
+    """Inputs that no output depends on: optimizing drops them, so a contract must not name them."""
     weights = {tensor.name for tensor in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output if name}
     pending, needed = [value.name for value in graph.output], set[str]()
@@ -73,8 +73,7 @@ def unused_inputs(graph: Any) -> list[str]:
 
 
 def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Order inputs and outputs as the source's, with its shapes.
-    A free batch axis is named `batch`. In place."""
+    """Inputs and outputs in the source's order and shapes, in place; a free axis is `batch`."""
     for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
         by_name = {value.name: value for value in values}
         ordered = [by_name[spec.name] for spec in specs]
@@ -92,10 +91,7 @@ def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
 
 
 def tie_down(model: Any) -> Any:
-    """The model at an opset and IR version that boards take.
-
-    Raises ConversionError where ONNX has no way to go there.
-    """
+    """The model at an opset and IR version that boards take, or ConversionError."""
     from onnx import version_converter
 
     opset = opset_of(model)
@@ -114,8 +110,7 @@ def tie_down(model: Any) -> Any:
 
 
 def slim(model: Any) -> Any:
-    """Constants folded and dead ends removed, by onnxslim.
-    The model itself when onnxslim cannot, or drops an end."""
+    """Constants folded and dead ends removed by onnxslim, or the model itself if that fails."""
     import onnxslim
 
     try:
@@ -141,11 +136,8 @@ class GraphDifference:
 def disagreement(
     data: bytes, inputs: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], names: Sequence[str]
 ) -> GraphDifference | None:
-    """Run the graph.
-    None where every output agrees with `expected`, see `agreement`.
-
-    Raises EngineError when ONNX Runtime refuses the graph.
-    """
+    """Run the graph; None if every output agrees with `expected`, see `agreement`.
+    Raises EngineError if ONNX Runtime refuses the graph."""
     for name, got, want in zip(names, answers(data, inputs), expected, strict=True):
         if (worst := agreement(got, want)) > 0:
             return GraphDifference(name, worst)
@@ -153,10 +145,8 @@ def disagreement(
 
 
 def answers(data: bytes, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """The graph's, to several items: at once where its batch is free, else one by one.
-
-    Raises EngineError when ONNX Runtime refuses the graph.
-    """
+    """The graph's, to several items: at once if its batch is free, else one by one.
+    Raises EngineError if ONNX Runtime refuses the graph."""
     from edgekit_runtime.engines.registry import load_engine
 
     with load_engine("onnx", data, engine="onnxruntime") as engine:
@@ -167,11 +157,8 @@ def answers(data: bytes, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def agreement(got: NDArray[Any], want: NDArray[Any]) -> float:
-    """How far the answers to several items are apart.
-    0 within a thousandth of the largest value among them.
-
-    A NaN or an infinity agrees with the same one. Else what differs is infinitely far away.
-    """
+    """Largest difference; 0 within a thousandth of the largest value.
+    Infinite for another shape, and for a NaN or an infinity unless the other is the same."""
     if got.shape != want.shape:
         return float("inf")
     one, other = got.astype(np.float64), want.astype(np.float64)
@@ -183,11 +170,8 @@ def agreement(got: NDArray[Any], want: NDArray[Any]) -> float:
 
 
 def proof_inputs(source: SourceModel, items: int = PROOFS) -> list[NDArray[Any]]:
-    """So many items that a conversion is proved with.
-    Those that the source was given, else random ones.
-
-    Every second random item is without negative numbers, which a logarithm or a root has no answer to.
-    """
+    """So many items to prove a conversion with: the source's own, or random ones.
+    Every second random item has no negative numbers, for logarithms and roots."""
     if source.items:
         places = [place % len(source.items[0]) for place in range(items)]
         return [array[places] for array in source.items]
@@ -198,8 +182,7 @@ def proof_inputs(source: SourceModel, items: int = PROOFS) -> list[NDArray[Any]]
 
 
 def random_inputs(specs: Sequence[TensorSpec], items: int, seed: int = 0) -> list[NDArray[Any]]:
-    """Standard normal numbers for float inputs.
-    0 and 1 for integers, which are valid indexes of any table."""
+    """Standard normal numbers for floats; 0 and 1, valid indexes of any table, for integers."""
     rng = np.random.default_rng(seed)
     arrays: list[NDArray[Any]] = []
     for spec in specs:
@@ -213,8 +196,7 @@ SUPPRESSION = "NonMaxSuppression"
 
 
 def without_suppression(model: Any, path: Path, *, ultralytics: bool) -> str:
-    """The command that makes the file without its NonMaxSuppression.
-    "" where it has none, or in a branch."""
+    """The command that exports the file without NonMaxSuppression, "" if it has none."""
     graph = model.graph
     node = next((node for node in graph.node if node.op_type == SUPPRESSION), None)
     if node is None:
@@ -229,11 +211,8 @@ def without_suppression(model: Any, path: Path, *, ultralytics: bool) -> str:
 
 
 def check_suppression(model: Any, inputs: Sequence[TensorSpec], where: str, command: str) -> None:
-    """Check that no output's size follows the number of boxes that are kept.
-    Raises SourceError.
-
-    It is made to keep one box of a class, then several: what pads its result to a fixed size has that either way.
-    """
+    """Raises SourceError if an output's size follows the number of boxes that are kept.
+    The graph is made to keep one box of a class, then several; a padded result keeps its size."""
     from edgekit_runtime.engines.registry import load_engine
 
     zeros = [np.zeros((1, *spec.shape[1:]), spec.dtype) for spec in inputs]
@@ -255,22 +234,11 @@ def check_suppression(model: Any, inputs: Sequence[TensorSpec], where: str, comm
                 raise varying_size(name, array.shape, shapes[name], where, command)
 
 
-# The same graph, always written the same way: the exporters number nodes from a global counter and order them by hash.
-#
-# Rules: nodes stand in depth-first order from the outputs; a name loses its counter (`Less__16`) and gets the next free
-# one in that order; a weight is called after its first reader, because of several equal constants the exporters keep
-# any
-# one. Inputs' and outputs' names are the contract's and stay.
-#
-#     order(model)
-#     renumber(model)
-
-
 _COUNTER = re.compile(r"__\d+")
 
 
 def order(model: Any) -> None:
-    """Sort nodes and weights of the main graph, in place, and give each node a name of its own."""
+    """Sort nodes and weights of the main graph, and give each node its own name, in place."""
     graph = model.graph
     name_nodes(model)
     makers = {name: i for i, node in enumerate(graph.node) for name in node.output}
@@ -316,16 +284,10 @@ def renumber(model: Any) -> None:
     rename(model, {f"edgekit/{i}": new for i, new in enumerate(names.values())})
 
 
-# A source's ONNX graph as every target takes it: tied to versions, folded, in canonical order, named, and proved.
-#
-# data = finished(model, source)
-
-
 def finish_onnx(original: Any, source: SourceModel) -> bytes:
-    """original: a graph whose values are called as the specs' `tensor`.
-
-    Raises ConversionError where its answers moved.
-    """
+    """A source's graph as every target takes it: at boards' versions, folded, ordered, proved.
+    original: its values have the names of the specs' `tensor`.
+    Raises ConversionError if its answers moved."""
     specs = (*source.inputs, *source.outputs)
     inputs = proof_inputs(source)
     expected = source.predict(inputs)

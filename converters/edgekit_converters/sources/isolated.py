@@ -1,18 +1,16 @@
-"""A stranger's model, opened in a process behind a wall.
-It cannot reach the network, or write outside a folder of its own.
+"""A stranger's model, opened in an isolated process without network and with its own folder.
 
     source = open_isolated(Path("net.keras"), LoadOptions())
     source.predict([batch])                 # asked of that process
 
 Rules:
-- Keras, TensorFlow and PyTorch open the file there, answer there, and write the float model there (`isolated_child`);
-  this process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
-- what the process says is a stranger's word: the digest of the file is computed here and must agree;
+- Keras, TensorFlow and PyTorch open the file, answer, and write the float model there (`isolated_child`); this process
+  gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
+- its answers are untrusted: the digest of the file is computed here and must agree;
 - it gets the variables that frameworks need, and none that may hold a secret;
-- its memory, and what it writes into its folder, are bounded by the file's size; each answer by processor time and by
-  `_ANSWER_S`;
+- its memory and files are bounded by the model's size; each answer by processor time and by `_ANSWER_S`;
 - the process lives as long as the source; it ends when this one does;
-- where the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this
+- if the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this
   process.
 """
 
@@ -90,7 +88,7 @@ def is_on() -> bool:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IsolatedSource(Description):
-    """A SourceModel that answers in its own process. See `model.SourceModel`."""
+    """A SourceModel that answers in its own process."""
 
     child: _SourceChild = field(repr=False)
 
@@ -128,7 +126,7 @@ def _described(arrays: Sequence[NDArray[Any]]) -> list[Any]:
 
 
 def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
-    """Raises what `load` raises, and SourceError where the process ends by itself."""
+    """Raises what `load` raises, and SourceError if the process ends by itself."""
     child = _SourceChild(path)
     chosen = {**described_json(options), "path": str(path.absolute())}
     try:
@@ -154,7 +152,7 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
 
 @contextlib.contextmanager
 def _understood(path: Path) -> Iterator[None]:
-    """Around the reading of an answer: whatever is wrong with it is one SourceError."""
+    """Around the reading of an answer: any fault is one SourceError."""
     try:
         yield
     except (BundleError, *_NONSENSE) as error:
@@ -191,7 +189,7 @@ class _SourceChild:
         self.close = weakref.finalize(self, _end, self._process, self._folder)
 
     def ask(self, head: dict[str, Any], *arrays: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
-        """Raises what the process raised, as the same error; SourceError where it ended."""
+        """Raises the process's error as its own type; SourceError if the process ended."""
         answered = threading.Event()
         with self._lock:
             threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
@@ -220,7 +218,7 @@ class _SourceChild:
         return answer, data
 
     def _watch(self, answered: threading.Event) -> None:
-        """End the process that takes too long, or fills the disk."""
+        """End the process if it takes too long or fills the disk."""
         until = time.monotonic() + _ANSWER_S
         while not self._given_up and not answered.wait(min(_LOOK_S, max(0.0, until - time.monotonic()))):
             late, full = time.monotonic() >= until, _bytes_in(Path(self._folder.name)) > self._memory
@@ -245,7 +243,7 @@ class _SourceChild:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With whatever it started, where no wall forbids that."""
+    """Also its children, if no wall forbids that."""
     if process.poll() is None and hasattr(os, "killpg"):
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -272,7 +270,7 @@ def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[s
 
 
 def write_frame(pipe: IO[bytes], head: dict[str, Any], *parts: bytes) -> None:
-    """A length, JSON, and so many bytes as it says."""
+    """A length, JSON, and as many bytes as it says."""
     text = json.dumps({**head, "bytes": sum(map(len, parts))}).encode()
     pipe.write(len(text).to_bytes(8, "little") + text)
     for part in parts:
@@ -282,7 +280,7 @@ def write_frame(pipe: IO[bytes], head: dict[str, Any], *parts: bytes) -> None:
 
 def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
     """Read one frame.
-    Raises EOFError where the other side is gone, ValueError for what is no frame, MemoryError for too much."""
+    Raises EOFError if the other side is gone, ValueError for another format, MemoryError for too much."""
     size = int.from_bytes(_exactly(pipe, 8), "little")
     if size > _LARGEST_HEAD:
         raise ValueError(f"a head of {size} bytes")
@@ -301,10 +299,7 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
 
 
 def unpack(shapes: list[Any], data: bytes) -> list[NDArray[Any]]:
-    """Arrays that lie one behind the other.
-
-    Raises ValueError where the bytes are not exactly theirs.
-    """
+    """Arrays one behind the other. Raises ValueError unless the bytes are exactly theirs."""
     arrays, position = list[NDArray[Any]](), 0
     for kind, sizes in shapes:
         dtype = np.dtype(str(kind))

@@ -4,11 +4,10 @@
     for piece in code(config): print(piece)         # "the layer 'double' is a Lambda: it holds Python code"
 
 Rules:
-- what is more than a network of numbers is refused before Keras opens the file, unless the file is trusted: a class, a
-  function or an activation is taken because it stands in a list here, never because it is missing from another one;
-- a module is one of Keras' own packages of such classes, because Keras imports what a config names;
-- safe mode stays on; the optimizer is not restored, and what a config says of training is not read;
-- what a file declares to unpack to is bounded, and its weights are its own (`load.check_archive`);
+- classes, functions and activations must be in a list here, else the file is refused before Keras opens it, unless it
+  is trusted; modules must be Keras' own, because Keras imports what a config names;
+- safe mode stays on; the optimizer and the training's settings are not read;
+- a file's declared sizes are bounded, and its weights are its own (`load.check_archive`);
 - the model must have fixed inputs (functional, sequential with an Input, or built).
 """
 
@@ -127,17 +126,14 @@ _UNREAD = ("compile_config", "training_config")
 
 
 def is_weights(name: str) -> bool:
-    """Whether a member of a `.keras` archive is one that a network of numbers has."""
+    """Whether a `.keras` archive of a network of numbers has such a member."""
     return (
         re.fullmatch(r"config\.json|metadata\.json|edgekit\.json|[\w.-]+\.weights\.(h5|json)|assets/", name) is not None
     )
 
 
 def code(config: Any, layer: str = "", key: str = "") -> Iterator[str]:
-    """What would run, in words, at any depth of a model's config.
-
-    key: under which the value stands.
-    """
+    """What would run, in words, at any depth of a model's config. key: of the value."""
     if isinstance(config, list):
         for value in config:
             yield from code(value, layer, key)
@@ -160,7 +156,7 @@ def code(config: Any, layer: str = "", key: str = "") -> Iterator[str]:
 
 
 def _piece(config: dict[str, Any], layer: str) -> str:
-    """What one object of a config would run, "" where that is arithmetic."""
+    """What one object of a config would run, "" for arithmetic."""
     kind, module, inner = config["class_name"], config.get("module"), config.get("config")
     if kind in ("Lambda", "__lambda__"):
         return f"the layer '{layer or 'lambda'}' is a Lambda: it holds Python code"
@@ -187,7 +183,7 @@ def _piece(config: dict[str, Any], layer: str) -> str:
 
 
 def _lookups(config: Any) -> Iterator[str]:
-    """The classes of its layers that look keys up, at any depth."""
+    """Classes of layers that look keys up, at any depth."""
     if isinstance(config, dict):
         if config.get("class_name") in _LOOKUPS:
             yield config["class_name"]
@@ -327,7 +323,7 @@ def _read(file: _KerasFile, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any
 
 
 def _cause(error: Exception) -> str:
-    """What Keras says after a preamble of general advice and the whole config."""
+    """Keras's message without its preamble and the whole config."""
     return one_line(str(error).rpartition("Exception encountered:")[2] or error)
 
 
@@ -399,29 +395,18 @@ def _refuse(path: Path, what: str, cause: Exception | None = None) -> NoReturn:
     raise SourceError(what, where=str(path), do="Save the whole model again with model.save()") from cause
 
 
-# Layers' names that TensorFlow takes: a space or a letter with an accent in one ends a trace, because each names a
-# scope.
-#
-# Rules: only what TensorFlow refuses is replaced, and in memory alone; inputs and outputs keep the author's names in
-# the
-# contract, so those are asked for before.
-#
-#     scope("out put")                # "out_put"
-#     make_layers_scopes(model)
-
-
 _NO_SCOPE = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 
 
 def scope(name: str) -> str:
-    """The name where TensorFlow takes it for a scope's, else one that is near it."""
+    """The name, or one near it that TensorFlow accepts for a scope."""
     allowed = _NO_SCOPE.sub("_", name)
     return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"t{allowed}"
 
 
 def make_layers_scopes(model: Any) -> None:
-    """Rename a Keras 3 model's layers, at any depth, and their weights, in place.
-    Names stay unique."""
+    """Give a Keras 3 model's layers and weights, at any depth, unique names that are scopes.
+    In place; a space or an accent in a name ends a trace. Ask for inputs' and outputs' names before."""
     named = []
     for layer in model._flatten_layers(include_self=True, recursive=True):
         named += [layer, *getattr(layer, "operations", ())]  # the plain operations between layers

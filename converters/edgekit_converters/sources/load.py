@@ -1,17 +1,16 @@
-"""Which reader takes a model, what it may unpack to, and what is remembered of it.
+"""Which reader takes a model, how much it may unpack to, and what is remembered of it.
 
     source = load(Path("net.onnx"), LoadOptions(shapes={"x": (1, 3, 48, 192)}))
-    source = open_source(path, options, store)      # described from the store where this very model was opened before
+    source = open_source(path, options, store)      # described from the store if this very model was opened before
     actual(source)                                  # opened now, for code that has to run or convert it
 
 Rules:
-- `package.module:function` that is no file is a PyTorch module; a folder is a SavedModel; else the suffix names the
-  format;
-- what is plainly something else (nothing, a git-lfs pointer, a web page) is called that;
-- what is remembered belongs to these very bytes, options and tools. A model whose file is not all of it (a PyTorch
-  function, an ONNX file) is opened every time, and a model opened later must be the very one that was described;
+- `package.module:function`, unless a file, is a PyTorch module; a folder is a SavedModel; else the suffix names the
+  format. An empty file, a git-lfs pointer or a web page is reported as such;
+- what is remembered belongs to these very bytes, options and tools. A model that is more than its file (a PyTorch
+  function, an ONNX file) is opened every time, and one opened later must be the very one that was described;
 - a file unpacks to 2 GB at most, and above 256 MB to at most 50 times its bytes: trained weights do not shrink further;
-- no two members of an archive have one name, also where only case differs, and their bytes do not overlap;
+- no two members of an archive have one name, also by case alone, and their bytes do not overlap;
 - an HDF5 file keeps its numbers in itself: no links to other files, no external or virtual storage.
 """
 
@@ -83,10 +82,8 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 
 def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
     """Open a trained model: a file, a SavedModel folder, or `module:function` (PyTorch).
-
-    Raises SourceError when it is missing, empty, damaged, not a model, changes meanwhile, holds something edgekit does
-    not take, or does not fit the options; and MissingExtraError when the tools that read it are not installed.
-    """
+    Raises SourceError for a missing, damaged, changing or unsupported file, or options that do not fit it;
+    MissingExtraError if the tools that read it are not installed."""
     path, options = Path(path), options or LoadOptions()
     format = _format(path)  # noqa: A001
     if options.signature is not None and format != "saved-model":
@@ -164,10 +161,7 @@ _WHOLE = {".keras", ".h5", ".hdf5", ".pt2"}  # one file holds everything, and op
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeferredSource(Description):
-    """A SourceModel that opens the model when it is first asked for answers.
-
-    open: called once, by one thread.
-    """
+    """A SourceModel that opens the model for its first answer. open: called once, by one thread."""
 
     open: Callable[[], SourceModel]
 
@@ -183,7 +177,7 @@ class DeferredSource(Description):
 
 
 def actual(source: SourceModel) -> SourceModel:
-    """The source itself, opened: what can be asked whether TensorFlow can trace it."""
+    """The source itself, opened."""
     return source.actual if isinstance(source, DeferredSource) else source
 
 
@@ -212,13 +206,13 @@ def open_source(path: Path, options: LoadOptions, store: StageStore) -> SourceMo
 
 
 def _opened(path: Path, options: LoadOptions) -> SourceModel:
-    """Open it in a process of its own, since frameworks' files are programs."""
+    """Open it in an isolated process, since frameworks' files are programs."""
     return isolated.open_isolated(path, options) if isolated.is_on() else load(path, options)
 
 
 def _content_key(path: Path) -> str | None:
     """A digest of everything that the model is made of.
-    None where that is unknown or opening it is quick."""
+    None if unknown, or if opening it is quick."""
     try:
         if (path.is_file() and path.suffix.lower() in _WHOLE) or (path / "saved_model.pb").is_file():
             return content_sha256(path)
@@ -234,7 +228,7 @@ _MOST_PARTS = 100_000
 
 
 def check_unpacked(path: Path, unpacked: int, stored: int, what: str) -> None:
-    """Raises SourceError where so many bytes are too many, or too many for those that hold them."""
+    """Raises SourceError for too many bytes, or too many for those that hold them."""
     if unpacked > LARGEST:
         _refuse_size(path, f"{what} unpacks to {unpacked / 1e9:.1f} GB: no board takes more than 2 GB")
     if unpacked > _FREELY and unpacked > _RATIO * max(stored, 1):
@@ -242,8 +236,7 @@ def check_unpacked(path: Path, unpacked: int, stored: int, what: str) -> None:
 
 
 def check_archive(path: Path, archive: zipfile.ZipFile) -> None:
-    """Check a ZIP archive.
-    Raises SourceError for one that declares too much, or whose members are not what they seem."""
+    """Raises SourceError for a ZIP archive that is too large or has ambiguous members."""
     members = archive.infolist()
     if len(members) > _MOST_PARTS:
         _refuse_size(path, f"it has {len(members)} members")
@@ -256,10 +249,8 @@ def check_archive(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def check_hdf5(path: Path, file: Any) -> None:
-    """file: an open h5py.File.
-
-    Raises SourceError for links, foreign storage, and declared shapes beyond the bounds.
-    """
+    """Raises SourceError for links, foreign storage, and declared shapes beyond the bounds.
+    file: an open h5py.File."""
     import h5py  # type: ignore[import-untyped]
 
     waiting, seen = [file], set[int]()

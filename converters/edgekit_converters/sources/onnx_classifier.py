@@ -1,16 +1,15 @@
-"""A classifier as the converters of scikit-learn, LightGBM and XGBoost write it.
-Its scores alone, as one tensor.
+"""A scikit-learn, LightGBM or XGBoost classifier in ONNX: its scores alone, in one tensor.
 
     found = scores_alone(model)             # in place
     found.labels, found.removed             # ("setosa", "versicolor", "virginica"), ("output_label",)
 
 Rules:
-- a ZipMap, which makes a list of dictionaries of a table of scores, is taken away; its output keeps its name;
-- an output `label` or `output_label` of one number or text an item is taken away where one table of scores is left and
-  it is the class with the best of them, on random inputs here and on every real item later (`LabelCheck`); an outlier's
-  label is none, and that of a support vector machine need not be;
+- a ZipMap, which makes a list of dictionaries of a table of scores, is removed; its output keeps its name;
+- an output `label` or `output_label` of one number or text an item is removed if one table of scores is left and it is
+  the class with the best of them, on random inputs here and on every real item later (`LabelCheck`); an outlier's label
+  never is, and that of a support vector machine need not be;
 - a Scaler becomes a Sub and a Mul, which every engine has and 8 bits can do;
-- what only served what was taken away is gone too; all else stays as it is.
+- what only served removed outputs goes too; all else stays as it is.
 """
 
 from __future__ import annotations
@@ -46,10 +45,11 @@ _NAMES = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 @dataclass(frozen=True)
 class Scores:
-    """labels: of the classes, in index order; empty where the file has none, or counts from 0.
-    removed: outputs that are gone. whole: the model that has them still, None where none is.
+    """labels: of the classes, in index order; empty if absent or counted from 0.
+    removed: outputs that are gone.
     zipped: outputs that were lists of dictionaries.
-    values: what the label that is gone chooses from, in index order; empty where it counts from 0."""
+    values: what the removed label chooses from, in index order; empty if it counts from 0.
+    whole: the model that still has the label, or None."""
 
     labels: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -59,11 +59,9 @@ class Scores:
 
 
 def merge_opsets(model: Any) -> None:
-    """Keep one version a domain, the newest, in place.
-    skl2onnx may name one twice, and converters read the first.
-
-    Where only operators of other domains are used, as in onnxmltools' XGBoost models, the standard ones get OPSET.
-    """
+    """Keep one version a domain, the newest, in place: skl2onnx may name one twice.
+    A model with operators of other domains alone, such as onnxmltools' XGBoost models, gets OPSET for the standard
+    ones."""
     newest: dict[str, Any] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
@@ -99,10 +97,9 @@ def scores_alone(model: Any, *, keep_label: bool = False) -> Scores:
 
 
 class LabelCheck:
-    """Whether the label that was taken away is the class with the best score.
-
-    data: the model that has it still. scores: of that model.
-    """
+    """Whether the removed label is the class with the best score.
+    data: the model that still has it.
+    scores: of that model."""
 
     def __init__(self, data: bytes, scores: Scores) -> None:
         import onnxruntime
@@ -156,8 +153,7 @@ def standardise(model: Any) -> None:
 
 
 def stated_classes(scores: Scores, outputs: Sequence[TensorSpec]) -> str:
-    """What the labels of a classifier say, as a contract file's text.
-    "" where they do not fit its one output."""
+    """A classifier's labels as a contract file's text, "" if they do not fit its one output."""
     classes = math.prod(outputs[0].shape[1:]) if len(outputs) == 1 else 0
     if classes < 2 or len(scores.labels) != classes or not all(map(is_label, scores.labels)):
         return ""
@@ -194,7 +190,7 @@ def _text(value: Any) -> str:
 
 
 def _labels_behind(graph: Any, name: str) -> tuple[str, ...]:
-    """The names that a label output chooses from, wherever behind it they stand."""
+    """The names that a label output chooses from, anywhere behind it."""
     weights = {tensor.name: tensor for tensor in graph.initializer}
     for node in _behind(graph, [name]):
         if names := _names(node):

@@ -1,15 +1,14 @@
-"""What an exporter wrote into an ONNX file's metadata.
-Class names, size, task, as Ultralytics does.
+"""Class names, size and task from an ONNX file's metadata, as Ultralytics writes them.
 
     said = read_metadata(model)
-    said.picture                            # (640, 640) height and width of `imgsz`, None where it is not there
+    said.picture                            # (640, 640) height and width of `imgsz`, or None
     text, why = stated_contract(said, inputs, outputs)
 
 Rules:
-- the values are texts of a stranger's: only dictionaries and lists of names and small numbers are read, never code;
+- the values are untrusted texts: only dictionaries and lists of names and small numbers are read, never code;
 - what does not fit the model's own inputs and outputs is not used, with the reason;
-- pixels are divided by 255 and pictures letterboxed (a classifier's centre is cut out) where `stride` or `task` says
-  that Ultralytics wrote the file; `classes` or `names` alone are labels of a classifier and no more.
+- pixels are divided by 255 and pictures letterboxed (a classifier's centre is cut out) if `stride` or `task` says that
+  Ultralytics wrote the file; `classes` or `names` alone are labels of a classifier and no more.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Metadata:
     picture: (height, width).
     task: as Ultralytics calls it.
     ultralytics: whether its keys are there.
-    why: what is wrong with a value that was not read."""
+    why: what is wrong with an unreadable value."""
 
     names: tuple[str, ...] = ()
     picture: tuple[int, int] | None = None
@@ -52,7 +51,7 @@ class Metadata:
 
 
 def read_metadata(model: Any) -> Metadata:
-    """Of an onnx.ModelProto. A value that cannot be read is as if it were not there."""
+    """Of an onnx.ModelProto. An unreadable value counts as absent."""
     said = {entry.key: entry.value for entry in model.metadata_props}
     key = next((key for key in ("names", "classes") if key in said), "")
     names = _names(said[key]) if key else ()
@@ -85,7 +84,7 @@ def _literal(text: str) -> Any:
 
 
 def _names(text: str) -> tuple[str, ...] | None:
-    """None for what is no table of names."""
+    """None for what is not a table of names."""
     value = _literal(text)
     if value is None and 0 < len(text) <= _LONGEST and not re.search(r"[][{}()]", text):
         value = [name.strip() for name in re.split(r"[,\n]", text.strip())]
@@ -99,7 +98,7 @@ def _names(text: str) -> tuple[str, ...] | None:
 
 
 def stated_contract(said: Metadata, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[str, str]:
-    """(a contract file's text, ""), or ("", why not); two empty texts where nothing was said."""
+    """(a contract file's text, ""), or ("", why not); two empty texts if nothing was said."""
     if said.why or not (said.names or said.ultralytics):
         return "", said.why
     classes = math.prod(outputs[0].shape[1:]) if len(outputs) == 1 else 0
@@ -135,7 +134,7 @@ def _image(said: Metadata, inputs: Sequence[TensorSpec]) -> dict[str, Any] | Non
 
 
 def detection_head(task: str, classes: int, outputs: Sequence[TensorSpec]) -> Mapping[str, Any] | None:
-    """The detection head: one output of a YOLO model.
+    """The one output of a YOLO model, as the keys of `[detection]`, or None.
     [4 + C, N] (YOLOv8 and later), [N, 5 + C] (YOLOv5) or [N, 6] after a suppression of its own."""
     if len(outputs) != 1 or len(outputs[0].shape) != 3 or not classes:
         return None

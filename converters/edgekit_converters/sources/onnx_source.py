@@ -1,9 +1,8 @@
-"""ONNX files, opset 11 and up.
-
-Rules: `onnx_file` says what a file may hold and what the options change in it; weights stay data. The original runs in
-ONNX Runtime, one session made once.
+"""ONNX files, opset 11 and up, as sources: one session of ONNX Runtime.
 
     source = load(Path("net.onnx"), LoadOptions())
+
+Rules: `checked_onnx` says what a file may hold and what the options change in it; weights stay data.
 """
 
 from __future__ import annotations
@@ -35,18 +34,16 @@ from edgekit_runtime.system.errors import EngineError
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnnxSource(Description):
-    """An ONNX model that passed every check. model: the file's, with the options applied.
-
-    label: of a classifier whose label output was taken away.
-    """
+    """An ONNX model that passed every check.
+    model: the file's, with the options applied.
+    label: of a classifier whose label output was removed."""
 
     model: Any = field(repr=False)
     engine: Engine = field(repr=False)
     label: LabelCheck | None = field(default=None, repr=False)
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The original, in float, on a batch of any size.
-        A file with a fixed batch of 1 is run once an item."""
+        """The original, in float, on a batch of any size; a fixed batch of 1 runs once an item."""
         return self.answered(inputs, self.engine.run, at_once=self.free_batch)
 
     def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
@@ -66,10 +63,7 @@ class OnnxSource(Description):
 
 
 def load(path: Path, options: LoadOptions) -> OnnxSource:
-    """Parse, check, and open a session.
-
-    Raises SourceError with the reason for whatever is refused.
-    """
+    """Parse, check, and open a session. Raises SourceError with the reason."""
     file = onnx_file.read(path)
     model, where = file.model, str(path)
     if options.keep_label and (text := [v.name for v in model.graph.output if v.type.tensor_type.elem_type == 8]):
@@ -162,12 +156,9 @@ def _branches(model: Any) -> bool:
 
 
 def _folded(model: Any, original: bytes, where: str) -> Any:
-    """The model without the branches that its constants and shapes decide.
-    That must not change an answer.
-
-    No quantizer sees into a branch, and ONNX Runtime 1.31 ends with a segmentation fault on some once shapes are
-    pinned: `original` still has the file's.
-    """
+    """The model without the branches that its constants and shapes decide, if answers stay.
+    No quantizer sees into a branch, and ONNX Runtime 1.31 crashes on some once shapes are pinned: `original` still has
+    the file's."""
     graph = model.graph
     shapes = {v.name: [int(dim.dim_value) for dim in v.type.tensor_type.shape.dim] for v in graph.input}
     if any(not shape or min(shape[1:], default=1) < 1 for shape in shapes.values()):
@@ -216,7 +207,7 @@ def _run(engine: Engine, arrays: list[NDArray[Any]], where: str) -> list[NDArray
 
 
 def _check_pinned_batch(original: Engine, pinned: Engine, inputs: Sequence[TensorSpec], where: str) -> None:
-    """The pinned graph must answer for each item what the file answers for it in its own batch."""
+    """The pinned graph must answer each item as the file does in its own batch."""
     batch = next(spec.shape[0] for spec in original.inputs if spec.shape[0] > 1)
     arrays = onnx_graph.random_inputs(inputs, batch)
     expected = _run(original, arrays, where)
@@ -231,10 +222,7 @@ def _check_pinned_batch(original: Engine, pinned: Engine, inputs: Sequence[Tenso
 def _check_widened(
     stored: bytes, options: LoadOptions, widened: Engine, inputs: Sequence[TensorSpec], where: str
 ) -> None:
-    """The graph in float32 must answer what the file does.
-
-    A file whose float16 ONNX Runtime cannot run says nothing.
-    """
+    """The graph in float32 must answer as the file does, if ONNX Runtime can run its float16."""
     model = parse(stored)
     onnx_file.make_constants(where, model, options)
     onnx_file.pin_shapes(where, model, options)

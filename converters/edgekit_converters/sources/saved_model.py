@@ -1,14 +1,14 @@
 """TensorFlow SavedModel folders.
 
-Rules:
-- one signature is the model: the one that is named, `serving_default`, or the only one; inputs and outputs are called
-  as in the signature, in alphabetical order;
-- a SavedModel is a program: only what the signature reaches is imported, and an operator that is no arithmetic is
-  refused before TensorFlow imports anything, unless the model is trusted;
-- the Python objects that the folder describes are not rebuilt: the signature's graph and the checkpoint are the model,
-  and weights become constants.
-
     source = load(Path("exported"), LoadOptions(signature="serving_default"))
+
+Rules:
+- one signature is the model: the named one, `serving_default`, or the only one; inputs and outputs have the signature's
+  names, in alphabetical order;
+- a SavedModel is a program: only what the signature reaches is imported, and an operator beyond arithmetic is refused
+  before TensorFlow imports anything, unless the model is trusted;
+- the folder's Python objects are not rebuilt: the signature's graph and the checkpoint are the model, and weights
+  become constants.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ _DO_WITHOUT = (
 
 @dataclass(frozen=True)
 class _Program:
-    """A signature and the part of the graph that it runs.
-    graph: protobuf.
-    variables: names of their nodes."""
+    """A signature and the part of the graph that it runs. variables: names of their nodes."""
 
     graph: Any
     signature: Any
@@ -110,7 +108,7 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
 
 def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_Program, tuple[Note, ...]]:
     """What the signature runs.
-    Raises SourceError for operators that are no arithmetic, and for a state kept inside."""
+    Raises SourceError for operators beyond arithmetic, and for a state inside."""
     signature = graph.signature_def[name]
     odd = [key for info in (signature.inputs, signature.outputs) for key in info if not info[key].name]
     if odd:
@@ -138,9 +136,7 @@ def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_
 
 def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, NDArray[Any]]]]:
     """A TensorFlow function of the signature's inputs, in their order, and its weights by name.
-
-    The checkpoint's values stand in the place of variables.
-    """
+    The checkpoint's values replace variables."""
     tf, graph = import_tensorflow(), program.graph
     ends = [[info[key].name for key in sorted(info)] for info in (program.signature.inputs, program.signature.outputs)]
     names = {node.name for node in graph.node}
@@ -178,10 +174,8 @@ def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, N
 
 def _name_by_content(graph: Any) -> None:
     """Add a digest of the whole graph to each function's name, wherever it is called.
-
     TensorFlow keeps one list of functions a process, and refuses a second one of a name: another model's, or the very
-    model that this process has just saved.
-    """
+    model that this process has just saved."""
     digest = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()[:12]
     names = {function.signature.name: f"{function.signature.name}_{digest}" for function in graph.library.function}
     for function in graph.library.function:

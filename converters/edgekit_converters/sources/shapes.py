@@ -1,19 +1,16 @@
-"""Shapes and names that inputs and outputs may have, and which of them are a state.
-
-Also that weights are finite, and when a tensor is a picture.
-
-Rules: the first axis is the batch, free or 1; every other axis is fixed in the file or by --shape, or the error names
-it and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; output shapes are those that runs
-give, and a size that depends on the values is refused.
+"""Shapes and names of inputs and outputs, pictures and states among them, finite weights.
 
     image_layout((-1, 224, 224, 3), prefer="NHWC")      # "NHWC"
     pin("x", (-1, 3, -1, -1), (1, 3, 48, 192), where="net.onnx")     # (-1, 3, 48, 192)
-
-Rules of a state, an output that is the next call's input: a pair has one dtype and shape, names that differ only in
-words such as `in`, `out`, `new`, and a word for memory in them; a state whose first axis is not the batch (layers come
-first in recurrent nets) gets a first axis of 1, because every tensor of a contract has its batch in front.
-
     state_pairs(inputs, outputs)      # (("state", "stateN"),)
+
+Rules:
+- the first axis is the batch, free or 1; every other axis is fixed in the file or by --shape, or the error names it and
+  shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture;
+- output shapes are measured in runs, and a size that depends on the values is refused;
+- a state is an output that is the next call's input: both have one dtype and shape, and names with a word for memory
+  that differ only in words such as `in`, `out`, `new`;
+- a state whose first axis is not the batch (layers come first in recurrent nets) gets a first axis of 1.
 """
 
 from __future__ import annotations
@@ -44,10 +41,7 @@ Run = Callable[[list[NDArray[Any]]], Sequence[NDArray[Any]]]
 
 
 def image_layout(shape: Sequence[int], *, prefer: Layout) -> Layout | None:
-    """Where the channels stand, for a 4-D input; None when neither end has 1, 3 or 4.
-
-    `prefer` settles [N, 3, 5, 3].
-    """
+    """Where a 4-D input has its 1, 3 or 4 channels, or None. `prefer` settles [N, 3, 5, 3]."""
     if len(shape) != 4:
         return None
     fits: dict[Layout, bool] = {"NHWC": shape[3] in CHANNELS, "NCHW": shape[1] in CHANNELS}
@@ -58,7 +52,7 @@ def image_layout(shape: Sequence[int], *, prefer: Layout) -> Layout | None:
 
 
 def check_named(wanted: Iterable[str], inputs: Sequence[str], *, where: str, option: str = "--shape") -> None:
-    """Raises SourceError where an option speaks of an input that the model does not have."""
+    """Raises SourceError if an option names an input that the model does not have."""
     for name in wanted:
         if name not in inputs:
             do = f"Its inputs: {', '.join(inputs)}"
@@ -67,11 +61,8 @@ def check_named(wanted: Iterable[str], inputs: Sequence[str], *, where: str, opt
 
 def pin(name: str, shape: Sequence[int], wanted: Sequence[int], *, where: str) -> tuple[int, ...]:
     """The model's shape with its free axes fixed.
-
-    A free batch stays free; a fixed batch becomes 1, if the graph lets it.
-
-    Raises SourceError where the model itself says otherwise.
-    """
+    A free batch stays free, a fixed one becomes 1.
+    Raises SourceError if the model itself says otherwise."""
     if len(shape) != len(wanted):
         what = f"--shape gives the input '{name}' {len(wanted)} axes; the model has {len(shape)}: {shape_text(shape)}"
         raise SourceError(what, where=where, do=f"Write --shape {name}={','.join(_example(shape))}")
@@ -90,11 +81,8 @@ def check_shape(
     axis_names: Sequence[str | None] = (),
     picture: tuple[int, int] | None = None,
 ) -> None:
-    """Check a shape.
-    Raises SourceError unless axis 0 is a batch of -1 or 1 and every other axis is fixed and positive.
-
-    picture: the height and width that the file names, for the option that the error shows.
-    """
+    """Raises SourceError unless axis 0 is -1 or 1 and the others are fixed and positive.
+    picture: the height and width that the file names, for the option that the error shows."""
     label, shape = f"{kind} '{spec.name}'", spec.shape
     if not shape:
         do = "Give it a first axis for the batch"
@@ -130,8 +118,7 @@ def check_inputs(
     axes: Mapping[str, Sequence[str | None]] = MappingProxyType({}),
     picture: tuple[int, int] | None = None,
 ) -> None:
-    """`check_shape` for all inputs; where several fail, one error names every option.
-    axes: names of theirs."""
+    """`check_shape` for all inputs; one error names every option. axes: names of theirs."""
     errors: list[tuple[TensorSpec, SourceError]] = []
     for spec in specs:
         try:
@@ -158,10 +145,8 @@ def measured_outputs(
 ) -> tuple[TensorSpec, ...]:
     """Output specs from runs with zeros, one item and two, and with noise.
     Two items show whether an output grows with the batch, noise whether a size depends on the values.
-
-    names: (contract's, file's). Many files leave output shapes open. `run` may raise SourceError; with two items that
-    means that a batch said to be free is not, with noise it means nothing.
-    """
+    names: (contract's, file's).
+    run: may raise SourceError. With two items it means that the batch is fixed, with noise nothing."""
     one, two = list(run(_zeros(inputs, 1))), None
     for items in _noise(inputs):
         try:
@@ -196,8 +181,7 @@ def _zeros(inputs: Sequence[TensorSpec], items: int) -> list[NDArray[Any]]:
 
 
 def _noise(inputs: Sequence[TensorSpec]) -> Iterator[list[NDArray[Any]]]:
-    """An item of standard normal numbers and one of pixels.
-    0 and 1 for integers, valid indexes of any table."""
+    """An item of standard normal numbers and one of pixels; integers are 0 or 1."""
     draw = np.random.default_rng(0)
     for scale in (0, 255):
         items = list[NDArray[Any]]()
@@ -227,16 +211,8 @@ def _example(shape: Sequence[int], picture: tuple[int, int] | None = None) -> li
     return ["1", *(str(sides.get(i, stand_in) if n < 1 else n) for i, n in enumerate(shape[1:], 1))]
 
 
-# What inputs and outputs are called: the contract's names, and those that TensorFlow allows.
-#
-# unique_names(["image:0"], where="net.keras", kind="input")      # ("image",)
-
-
 def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, ...]:
-    """Names without TensorFlow's ':0'.
-
-    Raises SourceError when two are the same: a contract could not name them.
-    """
+    """Names without TensorFlow's ':0'. Raises SourceError for equal ones."""
     clean = tuple(name.removesuffix(":0") for name in names)
     for name in clean:
         if not name or clean.count(name) > 1:
@@ -246,21 +222,13 @@ def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, .
 
 
 def graph_names(specs: Sequence[TensorSpec]) -> list[str]:
-    """The contract's names where TensorFlow allows them; made so and unique elsewhere.
-
-    It allows letters, digits and underscores.
-    """
+    """The contract's names, made of ASCII letters, digits and underscores for TensorFlow."""
     names: list[str] = []
     for index, spec in enumerate(specs):
         name = re.sub(r"\W", "_", spec.name, flags=re.ASCII)
         name = name if re.match(r"[A-Za-z]", name) else f"t_{name}"
         names.append(name if name not in names else f"{name}_{index}")
     return names
-
-
-# Weights are numbers: a NaN or an infinity among them is refused, and the tensor that has it is named.
-#
-# check_finite([("conv/kernel", kernel)], where="net.keras")
 
 
 def check_finite(
@@ -270,10 +238,7 @@ def check_finite(
     may_be_infinite: Callable[[str], bool] = lambda name: False,
 ) -> None:
     """Raises SourceError for the first tensor with a NaN or a forbidden infinity.
-    Some names may hold infinities.
-
-    A constant that is not a weight may be infinite: the -inf of an attention mask is.
-    """
+    may_be_infinite: names of constants that are not weights, such as an attention mask."""
     for name, array in tensors:
         if array.dtype.kind not in "fcV" or array.size == 0:
             continue
@@ -346,8 +311,8 @@ def state_pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
 
 def states_without_batch(model: Any) -> tuple[tuple[str, str], ...]:
     """(input, output) of an ONNX graph's states whose first axis is not the batch.
-    Where there are any, the batch of every input becomes 1, in place. A free axis of such a state is taken for its
-    batch."""
+    If there are any, the batch of every input becomes 1, in place. A free axis of such a state is taken for its batch.
+    """
     weights = {tensor.name for tensor in model.graph.initializer}
     values = [value for value in model.graph.input if value.name not in weights]
     if len(values) < 2 or len(model.graph.output) < 2:
@@ -368,7 +333,7 @@ def states_without_batch(model: Any) -> tuple[tuple[str, str], ...]:
 
 
 def give_states_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
-    """A first axis of 1 for these inputs and outputs, whose sizes are fixed. In place."""
+    """A first axis of 1 for these inputs and outputs, in place."""
     graph = model.graph
     taken = value_names(model)
     for name, output in states:
@@ -403,7 +368,7 @@ def _set_shape(value: Any, sizes: Sequence[int]) -> None:
 
 
 def _rename_readings(graph: Any, old: str, new: str) -> None:
-    """In the graphs inside its nodes as well, whose outputs may be a value of the outer one."""
+    """Also in the graphs inside its nodes, whose outputs may be a value of the outer one."""
     for node in nodes(graph):
         node.input[:] = [new if name == old else name for name in node.input]
 

@@ -1,19 +1,17 @@
-"""What every source becomes: a model that runs as it was trained; options to load it.
+"""What every source becomes: a model that runs as it was trained, and options to load it.
 
     options = LoadOptions(shapes=dict([parse_shape("image=1,3,48,192")]))
     source = load(Path("net.onnx"), options)
     source.sha256                           # of the file, and of the options that make another model of it
+    toml_text({"task": "classification", "labels": ["cat", "dog"], "input": {"kind": "image"}})    #
+`Description.stated`
 
-Rules: a shape names its input and every size, the batch first and 1; a constant names its input and one number; code in
-a model runs only where somebody said that the file is trusted.
-
-What a model file itself says of its numbers is the text of a contract file:
-
-    toml_text({"task": "classification", "labels": ["cat", "dog"], "input": {"kind": "image"}})
-    is_label("cat")                         # True
-
-The text is what a person could have written beside the model, and goes through the same checks; a label has at
-most 200 printable characters.
+Rules:
+- a shape names its input and every size, the batch first and 1; a constant names its input and one number;
+- code in a model runs only if the user trusts the file;
+- what a model file says of its numbers is the text of a contract file and goes through the same checks; a label has at
+  most 200 printable characters;
+- a digest is of the bytes that were read, so a file that changes meanwhile is refused.
 """
 
 from __future__ import annotations
@@ -43,12 +41,11 @@ _NOTHING: Mapping[str, int | float] = MappingProxyType({})
 @dataclass(frozen=True)
 class LoadOptions:
     """How to read a model.
-    shapes: input -> all its sizes, (1, 3, 48, 192); the first is the batch and must be 1, which leaves a free batch
-        free.
+    shapes: input -> all its sizes, (1, 3, 48, 192); the batch must be 1, which leaves a free one free.
     constants: input -> the number that it always has; the input is then gone.
     signature: which function of a SavedModel.
     trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run.
-    as_is: the file is not read as an original, but as what boards run already.
+    as_is: the file is read as what boards run already, not as an original.
     keep_label: a classifier's label stays an output, because it is not the class with the best score."""
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -67,10 +64,7 @@ class LoadOptions:
         signature: str | None = None,
         trust_model: bool = False,
     ) -> LoadOptions:
-        """From a command line's words.
-
-        Raises SourceError naming the option, also where an input is named twice.
-        """
+        """From a command line's words. Raises SourceError naming the option."""
         return cls(
             _once(shapes, parse_shape, "--shape"),
             _once(constants, parse_constant, "--constant"),
@@ -80,10 +74,8 @@ class LoadOptions:
 
 
 def described_json(options: LoadOptions) -> dict[str, Any]:
-    """For the process that opens the file, and for the key of what came of it.
-
-    `as_is` is of neither, nor is `keep_label`, which is for files that are opened at once.
-    """
+    """For the process that opens the file, and for the key of what is made of it.
+    Without `as_is` and `keep_label`: such files are opened at once."""
     return {
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
         "constants": dict(options.constants),
@@ -147,11 +139,10 @@ def _once(texts: Iterable[str], parse: Callable[[str], tuple[str, _T]], option: 
 
 class SourceModel(Protocol):
     """A trained model as its author saved it.
-
-    `inputs` and `outputs` carry the contract's names; shapes have -1 where an axis is free (the batch), `layout` is set
-    for image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels). `sha256` is of the file, together
-    with the options that make another model of it. `state`, `state_pairs`, `notes`, `stated`: see `Description`.
-    """
+    inputs, outputs: with the contract's names; shapes have -1 for a free axis (the batch), `layout` is set for
+        image-shaped
+        inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels).
+    The rest: see `Description`."""
 
     @property
     def path(self) -> Path: ...
@@ -175,34 +166,21 @@ class SourceModel(Protocol):
     def items(self) -> list[NDArray[Any]]: ...
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run the original in float on a batch.
-        Arrays are in the order of `inputs`, results in the order of `outputs`."""
+        """Run the original in float on a batch, arrays in the order of `inputs` and `outputs`."""
         ...
 
     def reset(self) -> None:
-        """The next answer is a first one, where `state` is internal; nothing otherwise."""
+        """Make the next answer a first one, if `state` is internal."""
         ...
 
     def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
-        """Check on real items what was taken for granted when the file was read.
-
-        Raises LabelOutputError.
-        """
+        """Check on real items what reading the file took for granted. Raises LabelOutputError."""
         ...
 
     def onnx(self) -> bytes:
-        """The float model as ONNX, made once and kept.
-        It has opset 17, IR 10, and a free batch axis where the source has one.
-
-        Raises ConversionError where ONNX cannot express it.
-        """
+        """The float model as ONNX: opset 17, IR 10, a free batch axis if the source has one.
+        Raises ConversionError if ONNX cannot express it."""
         ...
-
-
-# What every source says of itself; each reader adds how it answers.
-#
-# @dataclass(frozen=True, eq=False, kw_only=True)
-# class NewSource(Description): ...
 
 
 State = Literal["none", "explicit", "internal"]
@@ -213,10 +191,7 @@ internal: the model keeps it to itself."""
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a person should know of a model that was read all the same.
-
-    code: stable, for scripts.
-    """
+    """Something to know of a model that was read all the same. code: stable, for scripts."""
 
     code: str
     what: str
@@ -230,13 +205,12 @@ def description_of(source: SourceModel) -> Description:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Description:
-    """path: the file, the folder, or `module:function`.
-
+    """What every source says of itself; each reader adds `predict` and `onnx`.
+    path: the file, the folder, or `module:function`.
     sha256: of the file, together with the options that make another model of it (shapes, constants, signature).
-    state_pairs: (input, output), where state is explicit.
-    stated: what the file itself says of its numbers, as a contract file's text. Two sources are equal only if they are
-    one.
-    """
+    state_pairs: (input, output), if state is explicit.
+    stated: what the file itself says of its numbers, as a contract file's text.
+    Two sources are equal only if they are one."""
 
     path: Path
     format: str
@@ -250,20 +224,16 @@ class Description:
 
     @property
     def free_batch(self) -> bool:
-        """True when any number of items may be asked at once."""
+        """Whether a batch may have any size."""
         return all(spec.free_batch for spec in (*self.inputs, *self.outputs))
 
     @cached_property
     def items(self) -> list[NDArray[Any]]:
-        """Real items that a conversion is proved with: an array for each input, or nothing.
-        Whoever has data fills the list."""
+        """Real items to prove a conversion with, an array for each input; the caller fills it."""
         return []
 
     def reset(self) -> None:
-        """Forget what earlier answers left inside.
-
-        A source whose state is not internal has nothing to forget.
-        """
+        """Nothing to forget unless `state` is internal."""
 
     def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
         """Most readers take nothing for granted."""
@@ -272,10 +242,7 @@ class Description:
         self, inputs: Sequence[NDArray[Any]], run: Callable[[list[NDArray[Any]]], list[NDArray[Any]]], *, at_once: bool
     ) -> list[NDArray[Any]]:
         """Outputs of `run` for a batch of any size, all items at once or one by one.
-        An empty batch is not run.
-
-        Raises SourceError for an output of another size than the model was described with.
-        """
+        Raises SourceError for an output of another size than described."""
         arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
         count = len(arrays[0])
         if count == 0:
@@ -286,8 +253,7 @@ class Description:
         return [np.concatenate(parts) for parts in zip(*items, strict=True)]
 
     def sized(self, answers: list[NDArray[Any]], count: int) -> list[NDArray[Any]]:
-        """The answers to so many items.
-        Raises SourceError where one has another size than is described."""
+        """The answers to so many items, or SourceError for another size than described."""
         for spec, answer in zip(self.outputs, answers, strict=True):
             if answer.shape != (count, *spec.shape[1:]):
                 raise varying_size(spec.name, answer.shape, (count, *spec.shape[1:]), str(self.path))
@@ -297,21 +263,11 @@ class Description:
 def varying_size(
     output: str, found: Sequence[int], before: Sequence[int], where: str, command: str = ""
 ) -> SourceError:
-    """The error for an output whose size depends on the input.
-    command: what exports it otherwise."""
+    """The error for an output whose size depends on the input. command: exports it otherwise."""
     do = "Export it without what chooses among its answers, as NonMaxSuppression: edgekit does that itself"
     what = f"the size of its output '{output}' depends on the input: {list(found)} for one, {list(before)} for another"
     do = f"Export it without NonMaxSuppression, which edgekit does itself: {command}" if command else do
     return SourceError(what, where=where, do=do)
-
-
-# What identifies a model: its bytes, and the options that make another model of the same bytes.
-#
-# Rules: a digest is of the bytes that were read: a file that changed meanwhile is refused, because what is made of it
-# would be
-# remembered as made of the other one.
-#
-# model_sha256(Path("net.onnx"), LoadOptions(shapes={"x": (1, 3, 48, 192)}))
 
 
 def file_sha256(path: Path) -> str:
@@ -321,16 +277,13 @@ def file_sha256(path: Path) -> str:
 
 
 def folder_sha256(folder: Path, files: Sequence[Path]) -> str:
-    """Of the named files, their places in the folder with them, in hex."""
+    """Of the named files and their places in the folder, in hex."""
     entries = sorted((path.relative_to(folder).as_posix(), file_sha256(path)) for path in files)
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
 def content_sha256(path: Path) -> str | None:
-    """Of the file, or of everything in the folder.
-
-    None for what is neither, such as `module:function`. Raises OSError.
-    """
+    """Of the file, or of everything in the folder; None for neither. Raises OSError."""
     if path.is_file():
         return file_sha256(path)
     if not path.is_dir():
@@ -340,17 +293,14 @@ def content_sha256(path: Path) -> str | None:
 
 
 def changed_error(path: Path) -> SourceError:
-    """The error for a model that is not what it was when its reading began."""
+    """The error for a model that changed since its reading began."""
     return SourceError(
         "the file changed while it was read", where=str(path), do="Run the build again when nothing writes to it"
     )
 
 
 def model_sha256(path: Path, options: LoadOptions, more: Sequence[Path] = ()) -> str:
-    """Of the file (with `more` files that belong to it) and of the options.
-
-    Of the file alone where there is no more.
-    """
+    """Of the file, `more` files that belong to it, and options that make another model."""
     digest = folder_sha256(path.parent, [path, *more]) if more else file_sha256(path)
     return with_options(digest, options)
 
@@ -363,7 +313,7 @@ def saved_model_sha256(folder: Path, options: LoadOptions) -> str:
 
 
 def with_options(digest: str, options: LoadOptions) -> str:
-    """The digest itself where no option makes another model."""
+    """The digest itself if no option makes another model."""
     if not (options.shapes or options.constants or options.signature or options.keep_label):
         return digest
     record = {

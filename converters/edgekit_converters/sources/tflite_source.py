@@ -1,5 +1,4 @@
-""".tflite files: float ones, and finished ones that are packed as they are.
-LiteRT runs both.
+""".tflite files run by LiteRT: float ones, and finished ones that are packed as they are.
 
     source = load(Path("net.tflite"), LoadOptions())
     source = load_finished(Path("wake.tflite"), LoadOptions(as_is=True))     # quantized, or with its state inside
@@ -8,8 +7,8 @@ Rules:
 - an original is a float model without a state inside: a quantized one has lost what a comparison needs;
 - built-in operators only; float16 weights become float32, so that every recipe finds the same kind of file;
 - a batch of 1, because many graphs take no other; names are those of the file's signature, or else of its tensors;
-- in a finished file nothing is converted, and nothing can be compared with what it was made from. `predict` takes and
-  gives the real numbers (float32) that 8-bit inputs and outputs stand for; only `reset` clears a state inside.
+- a finished file is neither converted nor compared. `predict` takes and gives the real numbers (float32) that 8-bit
+  inputs and outputs stand for; only `reset` clears a state inside.
 """
 
 from __future__ import annotations
@@ -59,11 +58,10 @@ _NARROW = frozenset(["INT8", "UINT8", "INT4", "INT2", "INT16"])
 @dataclass(frozen=True)
 class FloatTflite:
     """data: the float32 file.
-
-    names: tensor's name -> the signature's, where the file has a signature.
-    shapes: of inputs, by tensor, -1 where the file leaves an axis free. halved: how many weights were float16.
-    stateful: operators that keep a state inside.
-    """
+    names: tensor's name -> the signature's, if the file has one.
+    shapes: of inputs, by tensor, -1 for a free axis.
+    halved: how many weights were float16.
+    stateful: operators that keep a state inside."""
 
     data: bytes
     names: Mapping[str, str]
@@ -74,9 +72,8 @@ class FloatTflite:
 
 
 def read(path: Path, *, as_is: bool = False) -> FloatTflite:
-    """Read a .tflite file.
-    as_is: quantized files and those with a state inside are read too, and nothing in them is changed.
-    Raises SourceError with the reason for whatever is refused."""
+    """Read a .tflite file. Raises SourceError with the reason.
+    as_is: accept quantized files and those with a state inside, unchanged."""
     data = path.read_bytes()
     try:
         file = tflite.read(data)
@@ -123,10 +120,8 @@ def read(path: Path, *, as_is: bool = False) -> FloatTflite:
 
 
 def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """The same file with other input shapes, by tensor name, and every shape in it that follows.
-
-    Raises ValueError where the graph does not take them.
-    """
+    """The same file with other input shapes, by tensor name, and every shape that follows.
+    Raises ValueError if the graph does not take them."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     # A delegate would keep the shapes inside its part of the graph to itself.
@@ -211,8 +206,7 @@ def _refuse(path: Path, what: str, do: str, cause: Exception | None = None) -> N
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TfliteModel(Description):
-    """A source that is a float .tflite already.
-    Tensors are named by their `tensor`, in the engine's order."""
+    """A source that is a float .tflite already. Its `tensor` names are the file's."""
 
     data: bytes = field(repr=False)
     engine: Engine = field(repr=False)
@@ -226,10 +220,7 @@ class TfliteModel(Description):
         return self.answered(inputs, self.engine.run, at_once=False)
 
     def onnx(self) -> bytes:
-        """Through tf2onnx, opset 17, IR 10, batch of 1; image inputs are NCHW there.
-
-        Raises ConversionError.
-        """
+        """Through tf2onnx, opset 17, IR 10, batch of 1; image inputs are NCHW there."""
         return self._onnx
 
     @cached_property
@@ -318,10 +309,8 @@ def _called(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: st
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FinishedTflite(Description):
-    """A source that is packed as it is: nothing is converted, and it is its own original.
-
-    tensors: inputs and outputs as the file has them, called as the contract does.
-    """
+    """A source that is packed as it is, and its own original.
+    tensors: inputs and outputs as in the file, with the contract's names."""
 
     data: bytes = field(repr=False)
     engine: Engine = field(repr=False)
@@ -333,7 +322,7 @@ class FinishedTflite(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Run items one after the other, in and out as real numbers.
-        Where the state is inside, each follows the one before."""
+        With a state inside, each follows the one before."""
         took, gave = self.tensors
 
         def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -1,15 +1,14 @@
 """A `.pt2` archive of torch.export, checked as data before torch opens it.
 
-Rules:
-- torch.export.load runs what some parts say: pickles, compiled libraries, Python expressions, names that become code.
-  Each part is held against a grammar of what it may be, and everything else is named by `code`;
-- sizes are symbols, integers and arithmetic; operators are ATen's, Python's and torch's own arithmetic; names are
-  identifiers; containers are tuples, lists and dicts;
-- torch gets a rewritten archive of what was checked, without the parts that no conversion needs: guards,
-  metadata.
-
     pieces = code(torch, path)                  # ["the pickle 'custom_obj_0'"]
     with checked_copy(path) as copy: torch.export.load(copy)
+
+Rules:
+- torch.export.load runs pickles, compiled libraries, Python expressions, and names that become code. A grammar says
+  what each part may be, and `code` names everything else;
+- sizes are symbols, integers and arithmetic; operators are ATen's, Python's and torch's own arithmetic; names are
+  identifiers; containers are tuples, lists and dicts;
+- torch gets a rewritten archive of what was checked, without guards and metadata, which no conversion needs.
 """
 
 from __future__ import annotations
@@ -55,9 +54,7 @@ _LONGEST = 4096  # of an expression, in characters
 
 def code(torch: Any, path: Path) -> list[str]:
     """Parts that torch.export.load would run, in words.
-
-    Raises SourceError for what unpacks to too much; BadZipFile, ValueError, KeyError for what is no archive.
-    """
+    Raises SourceError for too much; BadZipFile, ValueError, KeyError for what is not an archive."""
     found: list[str] = []
     with zipfile.ZipFile(path) as archive:
         check_archive(path, archive)
@@ -80,7 +77,7 @@ def code(torch: Any, path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def checked_copy(path: Path) -> Iterator[Path]:
-    """Rewrite the archive as it was checked, without guards and metadata."""
+    """The archive as it was checked, without guards and metadata."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as old:
         copy = Path(folder) / "model.pt2"
         with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as new:
@@ -104,8 +101,7 @@ def _without_notes(data: bytes) -> bytes:
 
 
 def _code_in(value: Any, key: str) -> Iterator[str]:
-    """Strings of a program that are none of what their place allows.
-    key: under which the value stands."""
+    """Strings of a program that their place does not allow. key: of the value."""
     if isinstance(value, dict):
         if value.get("use_pickle"):
             yield f"the pickle '{value.get('path_name', '')}'"
@@ -151,8 +147,7 @@ def _containers(tree: Any) -> Iterator[str]:
 
 
 def is_arithmetic(text: str) -> bool:
-    """True for symbols, numbers and arithmetic, as sympy writes them.
-    What sympy would evaluate besides is none."""
+    """True for symbols, numbers and arithmetic, as sympy writes them."""
     if len(text) > _LONGEST:
         return False
     try:

@@ -4,14 +4,14 @@
     source = load_function(Path("nets:make"), LoadOptions(shapes={"image": (1, 3, 224, 224)}))
 
 Rules:
-- a `.pt2` with parts that torch would run is refused unless it is trusted (`torch_archive`); a function is the person's
+- a `.pt2` with parts that torch would run is refused unless it is trusted (`torch_archive`); a function is the user's
   own code and is simply called;
-- networks run in inference mode on the CPU; inputs are called as the parameters of `forward`, outputs as keys or
+- networks run in inference mode on the CPU; inputs have the names of `forward`'s parameters, outputs those of keys or
   fields;
 - answers are torch's own. ONNX comes from torch.onnx's exporter for exported programs, once, when the network is
   opened, and must give the same answers;
-- the batch is free where torch can export it so, else 1;
-- a network that changes its own buffers while it answers keeps a state to itself and is refused.
+- the batch is free if torch can export it so, else 1;
+- a network that changes its own buffers while it answers keeps a state inside and is refused.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ def import_torch(where: str) -> Any:
 
 def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]]:
     """A `.pt2` file -> its ExportedProgram, and what had to be trusted in it.
-
-    Raises SourceError.
-    """
+    Raises SourceError."""
     torch = import_torch(str(path))
     try:
         pieces = tuple(torch_archive.code(torch, path))
@@ -95,9 +93,8 @@ def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]
 @dataclass(frozen=True)
 class NetworkCall:
     """A network and one call of it.
-
-    names: of the inputs. examples: tensors with a batch of 1. free: of any batch.
-    """
+    names: of the inputs.
+    examples: tensors with a batch of 1."""
 
     module: Any
     names: tuple[str, ...]
@@ -107,9 +104,7 @@ class NetworkCall:
 def call_network(spec: str, options: LoadOptions) -> NetworkCall:
     """Call `module:function`, which returns the network, alone or with example inputs.
     These are a tensor, a sequence or a dict.
-
-    Raises SourceError where the function is missing, fails, or returns something else; and where inputs have no shapes.
-    """
+    Raises SourceError if the function is missing, fails, or returns something else, or if inputs have no shapes."""
     torch = import_torch(spec)
     returned = _result(spec)
     module, examples = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
@@ -175,8 +170,7 @@ def _result(spec: str) -> Any:
 
 
 def flatten_outputs(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:
-    """Every tensor that a network returned, called after its key, its field or its place.
-    One alone is `output`."""
+    """Names and values of returned tensors: by key, field or place; one alone is `output`."""
     if isinstance(outputs, Mapping):
         items = [(str(key), value) for key, value in outputs.items()]
     elif hasattr(outputs, "_fields"):
@@ -205,9 +199,8 @@ _OPSET = 18  # what the exporter writes by itself; boards' engines take it
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchSource(Description):
     """A torch network.
-
-    module: called with tensors in the order of `inputs`. model: its ONNX form, names as the contract's.
-    """
+    module: called with tensors in the order of `inputs`.
+    model: its ONNX form, with the contract's names."""
 
     module: Any = field(repr=False)
     model: Any = field(repr=False)
@@ -218,9 +211,7 @@ class TorchSource(Description):
 
     def onnx(self) -> bytes:
         """Through torch.onnx, opset 18 or what it says, IR 10, constants folded.
-
-        Raises ConversionError.
-        """
+        Raises ConversionError."""
         return self._onnx
 
     @cached_property
@@ -229,7 +220,7 @@ class TorchSource(Description):
 
 
 def load(path: Path, options: LoadOptions) -> TorchSource:
-    """A `.pt2` file. Raises SourceError with the reason for whatever is refused."""
+    """A `.pt2` file. Raises SourceError with the reason."""
     program, pickled = open_program(path, options)
     notes = tuple(
         Note("trusted-code", f"it holds {part}, which may have run, because the model is trusted") for part in pickled
@@ -247,10 +238,7 @@ def load(path: Path, options: LoadOptions) -> TorchSource:
 
 
 def load_function(path: Path, options: LoadOptions) -> TorchSource:
-    """`module:function`.
-
-    The sha256 is of the ONNX form, because code has no file that says what it makes.
-    """
+    """`module:function`. The sha256 is of the ONNX form, since code is not the model."""
     where = str(path)
     call = call_network(where, options)
     check_finite(_weights(call.module.state_dict()), where=where)

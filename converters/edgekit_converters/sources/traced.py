@@ -1,16 +1,14 @@
-"""Sources that TensorFlow traces.
-One class for Keras and SavedModel alike, and what their graphs run.
+"""Keras models and SavedModels as sources that TensorFlow traces, and what their graphs run.
 
     source = describe_traced(network, Origin(path, "keras", sha256), inputs, outputs)
     nodes = reachable_nodes(graph_def, ["StatefulPartitionedCall:0"])
     foreign = beyond_arithmetic(nodes)                  # ["WriteFile"]
 
 Rules:
-- inference mode; what the file leaves free beside the batch was pinned before; outputs are described by running on
-  zeros;
-- a network that writes to a variable while it answers keeps a state to itself, and is refused;
+- inference mode; free axes other than the batch were pinned before; a run on zeros describes the outputs;
+- a network that writes to a variable while it answers keeps a state inside, and is refused;
 - only what the named values reach counts: their inputs, and every function that those operators call, at any depth;
-- an operator is taken because it stands in the list, never because it is missing from another one.
+- an operator must be in the list, else it is foreign.
 """
 
 from __future__ import annotations
@@ -81,8 +79,7 @@ _WRITES = (
 
 
 def reachable_nodes(graph_def: Any, values: Iterable[str]) -> list[Any]:
-    """Nodes that compute the given names or nodes.
-    Control inputs and called functions are included."""
+    """Nodes that compute the given names or nodes, with control inputs and called functions."""
     functions = {function.signature.name: function for function in graph_def.library.function}
     top = {node.name: node for node in graph_def.node}
     nodes = _behind(top, values)
@@ -151,10 +148,8 @@ def _called(nodes: Iterable[Any]) -> Iterator[str]:
 @dataclass(frozen=True)
 class TracedNetwork:
     """function: flat tensors in the order of the inputs -> a flat list in that of the outputs.
-
     variables: TensorFlow's, and whatever else the function reads (tables).
-    tools: distributions that read the file, besides TensorFlow.
-    """
+    tools: distributions that read the file, besides TensorFlow."""
 
     function: Callable[..., list[Any]]
     variables: Sequence[Any] = ()
@@ -218,10 +213,8 @@ class TracedSource(Description):
 def describe_traced(
     network: TracedNetwork, origin: Origin, inputs: Sequence[TensorSpec], outputs: Sequence[str]
 ) -> TracedSource:
-    """Trace it, run it once, and say what it is.
-
-    outputs: names. Raises SourceError where it cannot be run.
-    """
+    """Trace it, run it once, and describe it. Raises SourceError if it cannot run.
+    outputs: names."""
     where = str(origin.path)
     with quiet():
         try:
@@ -264,9 +257,7 @@ def _traced(network: TracedNetwork, inputs: Sequence[TensorSpec]) -> Any:
 
 def state_error(variables: Sequence[str], where: str) -> SourceError:
     """The error for a network that writes to a variable while it answers.
-
-    variables: what it reads or writes, by name.
-    """
+    variables: the names that it reads or writes."""
     names = f"a variable (of {', '.join(variables[:3])}{', ...' if len(variables) > 3 else ''})" if variables else "one"
     do = "Give it its state as an input and return the new one as an output (for a recurrent layer: stateful=False)"
     return SourceError(f"the model keeps a state inside: answering writes to {names}", where=where, do=do)

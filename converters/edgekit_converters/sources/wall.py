@@ -1,17 +1,16 @@
-"""What a process that opens a stranger's model may still do.
-Read its tools and the model, write in one folder, and compute.
+"""Limits of a process that opens a stranger's model: read, write in one folder, compute.
 
-    missing = build_wall(Wall(readable=[model], writable=[folder]))       # () where all of it holds
+    missing = build_wall(Wall(readable=[model], writable=[folder]))       # () if all of it holds
 
 Rules:
-- the wall is built before anything is imported that starts threads, and can never be taken down;
-- files: Landlock (Linux 5.13). Nothing is read but the system's and Python's own folders and what is named; nothing is
-  written but in what is named;
-- everything else: seccomp, an allow list of system calls. No socket and no other process is made, and no other one is
-  signalled, traced or slowed down; no file's rights, owner, times or attributes are changed;
-- no memory is shared, in any of the ways that Linux has: one process and what it takes of its own are all to bound;
-- root keeps no right of root's but to read files;
-- where a part is not to be had the rest is built, and the part is named.
+- the wall is built before any import that starts threads, and can never be taken down;
+- files, by Landlock (Linux 5.13): only the system's and Python's own folders and named ones are readable, only named
+  ones writable;
+- all else, by seccomp, an allow list of system calls: no socket and no other process is made, signalled, traced or
+  slowed down; no file's rights, owner, times or attributes change;
+- no memory is shared in any way, so that one process's own memory is all there is to bound;
+- root keeps no privilege but to read files;
+- if the system lacks a part, the rest is built and the part is named.
 """
 
 from __future__ import annotations
@@ -94,8 +93,7 @@ _READ_ANY = 1 << 2  # CAP_DAC_READ_SEARCH: root may convert what another user ke
 @dataclass(frozen=True)
 class Wall:
     """What a walled process may reach.
-    readable, writable: files and folders that may be read, or written too, beside the system's own. What is missing is
-        left out."""
+    readable, writable: files and folders besides the system's own; missing ones are left out."""
 
     readable: Sequence[Path] = ()
     writable: Sequence[Path] = ()
@@ -103,12 +101,8 @@ class Wall:
 
 def build_wall(wall: Wall) -> tuple[str, ...]:
     """Around this process, for good.
-
-    The parts that this system does not have: `files`, `network`.
-
-    Raises RuntimeError where this process has other threads, which would stay outside, and OSError where building
-    fails.
-    """
+    Returns the parts that this system lacks: `files`, `network`.
+    Raises RuntimeError if this process has other threads, which would stay outside, and OSError if building fails."""
     if sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) > 1:
         raise RuntimeError("other threads would stay outside of the wall")
     missing = missing_parts()
@@ -132,7 +126,7 @@ def missing_parts() -> tuple[str, ...]:
 
 
 def landlock_version() -> int:
-    """Of Landlock's interface, 0 where the kernel has none."""
+    """Of Landlock's interface, 0 if the kernel has none."""
     if sys.platform != "linux":
         return 0
     return max(0, int(ctypes.CDLL(None).syscall(_CREATE, None, ctypes.c_size_t(0), 1)))
@@ -175,7 +169,7 @@ def _allow(rules: int, place: str, access: int) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Of root, or another user who has some. What is kept reads files, within Landlock's."""
+    """Of root, or another user who has some, except reading files within Landlock's."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     kept = int(status.partition("CapPrm:")[2].split()[0], 16) & _READ_ANY
     _call("capset", struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", kept, kept, 0, 0, 0, 0))
