@@ -190,22 +190,10 @@ def _facts() -> dict[str, Any]:
 
 
 BarrierCode = Literal[
-    "op-version",
-    "op-unknown",
-    "op-custom",
-    "op-flex",
-    "wrong-dense-hybrid",
-    "wrong-dense-int8",
-    "wrong-matmul",
-    "crash-attention",
-    "onnx-ir",
-    "onnx-opset",
-    "illegal-instruction",
-    "empty-tensor",
-    "op-kernel",
-    "op-delegate",
+    "op-version", "op-unknown", "op-custom", "op-flex", "wrong-dense-hybrid", "wrong-dense-int8", "wrong-matmul",
+    "crash-attention", "onnx-ir", "onnx-opset", "illegal-instruction", "empty-tensor", "op-kernel", "op-delegate",
     "external-data",
-]
+]  # fmt: skip
 
 Remedy = Literal["per-tensor", "float-layers"]
 """What the converter can do about it: one scale for a dense layer's kernel, or some layers in float."""

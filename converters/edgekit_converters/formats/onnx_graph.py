@@ -249,17 +249,8 @@ class _OnnxTensorReader:
         return {name: np.asarray(values[read], np.float32) for name, read in self._names.items()}
 
 
-_DTYPES: dict[str, Any] = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(int8)": np.int8,
-    "tensor(uint8)": np.uint8,
-    "tensor(int16)": np.int16,
-    "tensor(uint16)": np.uint16,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-    "tensor(bool)": np.bool_,
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64} | {
+    f"tensor({name})": np.dtype(name) for name in ("int8", "uint8", "int16", "uint16", "int32", "int64", "bool")
 }
 
 

@@ -28,15 +28,8 @@ from edgekit_converters.recipe.conversion_errors import ConversionError
 FLOATS = frozenset({"FLOAT32", "FLOAT16", "BFLOAT16", "FLOAT64"})
 QUANTIZED = frozenset({"INT8", "UINT8", "INT16"})
 DTYPES: dict[str, Any] = {
-    "FLOAT32": np.float32,
-    "FLOAT16": np.float16,
-    "FLOAT64": np.float64,
-    "INT8": np.int8,
-    "UINT8": np.uint8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "BOOL": np.bool_,
+    **{name: np.dtype(name.lower()) for name in ("FLOAT32", "FLOAT16", "FLOAT64", "INT8", "UINT8")},
+    **{name: np.dtype(name.lower()) for name in ("INT16", "INT32", "INT64", "BOOL")},
 }
 _CLAIM = b"min_runtime_version"
 

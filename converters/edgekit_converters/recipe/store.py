@@ -34,19 +34,8 @@ from edgekit_runtime.system.strict_json import from_json, to_json
 T = TypeVar("T")
 
 _TOOLS = (
-    *(
-        "tensorflow",
-        "tensorflow-cpu",
-        "keras",
-        "tf-keras",
-        "torch",
-        "onnx",
-        "onnxslim",
-        "tf2onnx",
-        "onnx2tf",
-        "numpy",
-        "pillow",
-    ),
+    *("tensorflow", "tensorflow-cpu", "keras", "tf-keras", "torch"),
+    *("onnx", "onnxslim", "tf2onnx", "onnx2tf", "numpy", "pillow"),
     *(name for kind in ENGINES.values() for name in (kind.distribution, *kind.overwritten_by)),
 )
 _GIB = 1 << 30

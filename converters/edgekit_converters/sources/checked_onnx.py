@@ -46,30 +46,11 @@ from edgekit_runtime.system.errors import MissingExtraError
 EXPORT_AGAIN = "Export the model to ONNX again"
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 _QUANTIZED = frozenset(
-    [
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
-    ]
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul ConvInteger MatMulInteger".split()  # noqa: SIM905
 )
 # Read by one of these a constant is a weight; elsewhere an infinity may be meant, as in an attention mask.
 _WEIGHTED = frozenset(
-    [
-        "Conv",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "BatchNormalization",
-        "InstanceNormalization",
-        "LSTM",
-        "GRU",
-        "RNN",
-        "PRelu",
-    ]
+    "Conv ConvTranspose Gemm MatMul BatchNormalization InstanceNormalization LSTM GRU RNN PRelu".split()  # noqa: SIM905
 )
 _LARGEST = 2_000_000_000  # protobuf's own limit is 2 GiB
 

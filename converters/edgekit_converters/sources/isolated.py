@@ -40,6 +40,7 @@ from edgekit_converters.sources.source_model import (
     Description,
     LoadOptions,
     Note,
+    SourceModel,
     changed_error,
     described_json,
     model_sha256,
@@ -87,7 +88,7 @@ def is_on() -> bool:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class IsolatedSource(Description):
+class IsolatedSource(SourceModel):
     """A SourceModel that answers in its own process."""
 
     child: _SourceChild = field(repr=False)
@@ -100,9 +101,6 @@ class IsolatedSource(Description):
         if [(str(a.dtype), a.ndim) for a in answers] != [(spec.dtype, len(spec.shape)) for spec in self.outputs]:
             raise errors.SourceError("it answers with other arrays than it described", where=str(self.path))
         return self.sized(answers, len(arrays[0]))
-
-    def onnx(self) -> bytes:
-        return self._onnx
 
     @cached_property
     def _onnx(self) -> bytes:

@@ -160,7 +160,7 @@ _WHOLE = {".keras", ".h5", ".hdf5", ".pt2"}  # one file holds everything, and op
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DeferredSource(Description):
+class DeferredSource(SourceModel):
     """A SourceModel that opens the model for its first answer. open: called once, by one thread."""
 
     open: Callable[[], SourceModel]

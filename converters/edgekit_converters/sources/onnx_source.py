@@ -26,14 +26,14 @@ from edgekit_converters.sources.float_onnx import finish_onnx
 from edgekit_converters.sources.onnx_classifier import LabelCheck, Scores, scores_alone, standardise, stated_classes
 from edgekit_converters.sources.onnx_metadata import read_metadata, stated_contract
 from edgekit_converters.sources.shapes import check_inputs, image_layout, measured_outputs, unique_names
-from edgekit_converters.sources.source_model import Description, LoadOptions, Note, with_options
+from edgekit_converters.sources.source_model import LoadOptions, Note, SourceModel, with_options
 from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.system.errors import EngineError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OnnxSource(Description):
+class OnnxSource(SourceModel):
     """An ONNX model that passed every check.
     model: the file's, with the options applied.
     label: of a classifier whose label output was removed."""
@@ -52,10 +52,6 @@ class OnnxSource(Description):
             raise LabelOutputError(
                 f"its output '{self.label.name}' is not the class with the best score", where=str(self.path)
             )
-
-    def onnx(self) -> bytes:
-        """The same graph at opset 17 to 21, IR 10 at most, constants folded."""
-        return self._onnx
 
     @cached_property
     def _onnx(self) -> bytes:

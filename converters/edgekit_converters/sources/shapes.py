@@ -252,45 +252,10 @@ def check_finite(
 
 
 _MEMORY = frozenset(
-    [
-        "state",
-        "states",
-        "hidden",
-        "h",
-        "c",
-        "cell",
-        "cache",
-        "memory",
-        "mem",
-        "carry",
-        "context",
-        "ctx",
-        "past",
-        "present",
-    ]
+    "state states hidden h c cell cache memory mem carry context ctx past present".split()  # noqa: SIM905
 )
 _DIRECTION = frozenset(
-    [
-        "in",
-        "out",
-        "input",
-        "output",
-        "prev",
-        "previous",
-        "next",
-        "new",
-        "old",
-        "n",
-        "i",
-        "o",
-        "0",
-        "1",
-        "initial",
-        "init",
-        "final",
-        "updated",
-        "current",
-    ]
+    "in out input output prev previous next new old n i o 0 1 initial init final updated current".split()  # noqa: SIM905
 )
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,56 +137,8 @@ def _once(texts: Iterable[str], parse: Callable[[str], tuple[str, _T]], option: 
     return found
 
 
-class SourceModel(Protocol):
-    """A trained model as its author saved it.
-    inputs, outputs: with the contract's names; shapes have -1 for a free axis (the batch), `layout` is set for
-        image-shaped
-        inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels).
-    The rest: see `Description`."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def format(self) -> str: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]: ...
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]: ...
-    @property
-    def state(self) -> State: ...
-    @property
-    def state_pairs(self) -> tuple[tuple[str, str], ...]: ...
-    @property
-    def notes(self) -> tuple[Note, ...]: ...
-    @property
-    def stated(self) -> str: ...
-    @property
-    def items(self) -> list[NDArray[Any]]: ...
-
-    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run the original in float on a batch, arrays in the order of `inputs` and `outputs`."""
-        ...
-
-    def reset(self) -> None:
-        """Make the next answer a first one, if `state` is internal."""
-        ...
-
-    def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
-        """Check on real items what reading the file took for granted. Raises LabelOutputError."""
-        ...
-
-    def onnx(self) -> bytes:
-        """The float model as ONNX: opset 17, IR 10, a free batch axis if the source has one.
-        Raises ConversionError if ONNX cannot express it."""
-        ...
-
-
 State = Literal["none", "explicit", "internal"]
-"""Whether an answer depends on earlier ones. explicit: what is remembered goes in and comes out, so the caller carries
-it.
-internal: the model keeps it to itself."""
+"""Whether an answer depends on earlier ones. explicit: the caller carries the state. internal: the model keeps it."""
 
 
 @dataclass(frozen=True)
@@ -205,9 +157,11 @@ def description_of(source: SourceModel) -> Description:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Description:
-    """What every source says of itself; each reader adds `predict` and `onnx`.
+    """What every source says of itself.
     path: the file, the folder, or `module:function`.
     sha256: of the file, together with the options that make another model of it (shapes, constants, signature).
+    inputs, outputs: with the contract's names; shapes have -1 for a free axis (the batch), `layout` is set for
+        image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels).
     state_pairs: (input, output), if state is explicit.
     stated: what the file itself says of its numbers, as a contract file's text.
     Two sources are equal only if they are one."""
@@ -232,12 +186,6 @@ class Description:
         """Real items to prove a conversion with, an array for each input; the caller fills it."""
         return []
 
-    def reset(self) -> None:
-        """Nothing to forget unless `state` is internal."""
-
-    def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
-        """Most readers take nothing for granted."""
-
     def answered(
         self, inputs: Sequence[NDArray[Any]], run: Callable[[list[NDArray[Any]]], list[NDArray[Any]]], *, at_once: bool
     ) -> list[NDArray[Any]]:
@@ -258,6 +206,29 @@ class Description:
             if answer.shape != (count, *spec.shape[1:]):
                 raise varying_size(spec.name, answer.shape, (count, *spec.shape[1:]), str(self.path))
         return answers
+
+
+class SourceModel(Description):
+    """A trained model as its author saved it; each reader makes one."""
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run the original in float on a batch, arrays in the order of `inputs` and `outputs`."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Make the next answer a first one, if `state` is internal."""
+
+    def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
+        """Check on real items what reading the file took for granted. Raises LabelOutputError."""
+
+    def onnx(self) -> bytes:
+        """The float model as ONNX, made once: IR 10, opset 17 to 21, a free batch axis if it is.
+        Raises ConversionError if ONNX cannot express it."""
+        return self._onnx
+
+    @cached_property
+    def _onnx(self) -> bytes:
+        raise NotImplementedError
 
 
 def varying_size(

@@ -38,7 +38,7 @@ from edgekit_converters.sources.shapes import (
     pin,
     unique_names,
 )
-from edgekit_converters.sources.source_model import Description, LoadOptions, Note, State, model_sha256
+from edgekit_converters.sources.source_model import LoadOptions, Note, SourceModel, State, model_sha256
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize
 from edgekit_runtime.contract.spec import TensorSpec
@@ -205,7 +205,7 @@ def _refuse(path: Path, what: str, do: str, cause: Exception | None = None) -> N
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TfliteModel(Description):
+class TfliteModel(SourceModel):
     """A source that is a float .tflite already. Its `tensor` names are the file's."""
 
     data: bytes = field(repr=False)
@@ -218,10 +218,6 @@ class TfliteModel(Description):
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The original, in float, one item at a time."""
         return self.answered(inputs, self.engine.run, at_once=False)
-
-    def onnx(self) -> bytes:
-        """Through tf2onnx, opset 17, IR 10, batch of 1; image inputs are NCHW there."""
-        return self._onnx
 
     @cached_property
     def _onnx(self) -> bytes:
@@ -308,7 +304,7 @@ def _called(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: st
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FinishedTflite(Description):
+class FinishedTflite(SourceModel):
     """A source that is packed as it is, and its own original.
     tensors: inputs and outputs as in the file, with the contract's names."""
 

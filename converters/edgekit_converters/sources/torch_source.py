@@ -46,7 +46,7 @@ from edgekit_converters.sources.shapes import (
     pin,
     unique_names,
 )
-from edgekit_converters.sources.source_model import Description, LoadOptions, Note, model_sha256
+from edgekit_converters.sources.source_model import LoadOptions, Note, SourceModel, model_sha256
 from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.system.errors import EdgekitError, MissingExtraError
 
@@ -197,7 +197,7 @@ _OPSET = 18  # what the exporter writes by itself; boards' engines take it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TorchSource(Description):
+class TorchSource(SourceModel):
     """A torch network.
     module: called with tensors in the order of `inputs`.
     model: its ONNX form, with the contract's names."""
@@ -208,11 +208,6 @@ class TorchSource(Description):
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """torch's own answers, in inference mode on the CPU, on a batch of any size."""
         return self.answered(inputs, lambda arrays: _answers(self.module, arrays)[1], at_once=self.free_batch)
-
-    def onnx(self) -> bytes:
-        """Through torch.onnx, opset 18 or what it says, IR 10, constants folded.
-        Raises ConversionError."""
-        return self._onnx
 
     @cached_property
     def _onnx(self) -> bytes:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from edgekit_converters.recipe.conversion_errors import SourceError, one_line
 from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import measured_outputs
-from edgekit_converters.sources.source_model import Description, Note
+from edgekit_converters.sources.source_model import Note, SourceModel
 from edgekit_runtime.contract.spec import TensorSpec
 
 ARITHMETIC = frozenset(
@@ -168,7 +168,7 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TracedSource(Description):
+class TracedSource(SourceModel):
     """A source that TensorFlow can trace: Keras 3, tf_keras, a SavedModel."""
 
     network: TracedNetwork = field(repr=False)
@@ -198,10 +198,6 @@ class TracedSource(Description):
     @cached_property
     def _concrete(self) -> Any:
         return _traced(self.network, self.inputs)
-
-    def onnx(self) -> bytes:
-        """Float ONNX, opset 17, IR 10; image inputs are NCHW there (see `sources.exported`)."""
-        return self._onnx
 
     @cached_property
     def _onnx(self) -> bytes:

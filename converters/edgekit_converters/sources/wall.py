@@ -32,16 +32,8 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 _SYSTEM = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/sys", "/nix", "/gnu"),
-    *(
-        "/dev/zero",
-        "/dev/random",
-        "/dev/urandom",
-        "/proc/self",
-        "/proc/cpuinfo",
-        "/proc/meminfo",
-        "/proc/stat",
-        "/proc/sys",
-    ),
+    *("/dev/zero", "/dev/random", "/dev/urandom"),
+    *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys"),
     *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf"),
     *("/etc/os-release", "/etc/mime.types"),
 )
