@@ -197,9 +197,8 @@ def check_item(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any]
         check_kind(spec, array.dtype, where)
         if array.ndim == 0 or not sets_of(spec).fits(spec, array.dtype, tuple(array.shape[1:])):
             expected = ", ".join(["N", *(str(n) for n in spec.shape)])
-            raise CalibrationError(
-                f"the input '{spec.name}' has shape {list(array.shape)} and the model takes [{expected}]", where=where
-            )
+            what = f"the input '{spec.name}' has shape {list(array.shape)} and the model takes [{expected}]"
+            raise CalibrationError(what, where=where)
         counts.add(len(array))
     if len(counts) > 1:
         listed = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
@@ -226,9 +225,8 @@ def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) ->
             do = "Labels are integers [N], the class of each item, or the contract file's names"
             raise CalibrationError(f"is {labels.dtype} {list(labels.shape)}", where=where, do=do)
     elif labels.ndim == 0 or labels.dtype.kind not in "iuf":
-        raise CalibrationError(
-            f"is {labels.dtype} {list(labels.shape)}", where=where, do="Labels are numbers, one or an array an item"
-        )
+        do = "Labels are numbers, one or an array an item"
+        raise CalibrationError(f"is {labels.dtype} {list(labels.shape)}", where=where, do=do)
     if len(labels) != count:
         raise CalibrationError(f"there are {count} items and {len(labels)} labels", where=where)
     if classes.count is not None:
@@ -241,8 +239,7 @@ def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) ->
 
 def _unreadable(path: Path, error: Exception) -> CalibrationError:
     if "allow_pickle" in str(error) or "pickle" in str(error).lower():
-        return CalibrationError(
-            "holds Python objects, which edgekit never unpickles", where=str(path), do="Save plain numeric arrays"
-        )
+        do = "Save plain numeric arrays"
+        return CalibrationError("holds Python objects, which edgekit never unpickles", where=str(path), do=do)
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0] if str(error) else type(error).__name__
     return CalibrationError(f"cannot be read as NumPy arrays: {reason}", where=str(path), do="Save it again with NumPy")

@@ -19,12 +19,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.data.dataset import Canonical, Dataset, Example
+from edgekit_converters.data.dataset import Canonical, Example, FileDataset
 from edgekit_converters.data.folder import EXTENSIONS, files_in
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.decode import Decoder
@@ -44,46 +44,31 @@ Row = tuple[float, float, float, float, int]
 
 
 @dataclass(frozen=True)
-class BoxedPictures(Dataset):
-    """A Dataset.
-    files: the pictures.
-    labels: the rows of each, None if not wanted.
+class BoxedPictures(FileDataset):
+    """A Dataset of pictures; labels are their rows.
     sizes: (width, height) of each picture in the annotations, None if they do not say."""
 
-    path: Path
-    files: tuple[Path, ...]
-    labels: tuple[tuple[Row, ...], ...] | None
     sizes: tuple[tuple[int, int] | None, ...]
-    contract: Contract
-    any_order: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    def __len__(self) -> int:
-        return len(self.files)
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         canonical, spec = Canonical(self.contract), self.contract.inputs[0]
         for index in indexes:
-            file = str(self.files[index])
-            inputs = canonical({spec.name: file}, file)
-            yield Example(inputs, None if self.labels is None else self._label(index, self.labels[index]), file)
+            path, rows = self.item(index)
+            inputs, file = canonical({spec.name: str(path)}, str(path)), str(path)
+            yield Example(inputs, None if rows is None else self._label(file, self.sizes[index], rows), file)
 
-    def _label(self, index: int, rows: tuple[Row, ...]) -> NDArray[np.float64]:
+    def _label(self, file: str, annotated: tuple[int, int] | None, rows: tuple[Row, ...]) -> NDArray[np.float64]:
         """The rows on the network's picture."""
-        file, spec = str(self.files[index]), self.contract.inputs[0]
+        spec = self.contract.inputs[0]
         try:
             geometry = Decoder(spec).locate(file)
         except InputError as error:
             raise CalibrationError(error.what, where=file, do=error.do) from error
         assert geometry is not None
         size = geometry.width, geometry.height
-        annotated = self.sizes[index] or size
-        if annotated != size:
+        if annotated is not None and annotated != size:
             here, there = (f"{width} x {height}" for width, height in (size, annotated))
-            what = f"the picture has {here} pixels, and {self.path.name} says {there}"
+            what = f"the picture has {here} pixels, and {self.root.name} says {there}"
             raise CalibrationError(what, where=file, do="Annotate the picture as it is now")
         table = np.array(rows, np.float64).reshape(-1, 5)
         [image] = pictures([spec])
@@ -96,9 +81,8 @@ def open_boxed(path: Path, contract: Contract, *, labelled: bool = True) -> Boxe
     """Open either kind of file.
     Raises CalibrationError for another file, a model that takes no single picture or answers no boxes."""
     if len(contract.inputs) != 1 or not pictures(contract.inputs):
-        raise CalibrationError(
-            "pictures do not fit the model's inputs", where=str(path), do='Write kind = "image" in the contract file'
-        )
+        do = 'Write kind = "image" in the contract file'
+        raise CalibrationError("pictures do not fit the model's inputs", where=str(path), do=do)
     if labelled and contract.detection is None:
         what = "holds boxes, and the contract does not say that the model answers any"
         do = 'Write task = "detection" and [detection] in the contract file'
@@ -129,7 +113,7 @@ def _of_yolo(path: Path, contract: Contract, labelled: bool) -> BoxedPictures:
             what = f"none of its {len(files)} pictures has labels: there is no {texts[0] if texts else '.txt'}"
             raise CalibrationError(what, where=str(path), do="Put them in a folder `labels` beside `images`")
         labels = tuple(_rows(text, classes, "kpt_shape" in data) for text in texts)
-    return BoxedPictures(path, tuple(files), labels, (None,) * len(files), contract)
+    return BoxedPictures(path, tuple(files), labels, contract, (None,) * len(files))
 
 
 def _yaml(path: Path) -> dict[Any, Any]:
@@ -201,8 +185,10 @@ def _rows(file: Path, classes: Mapping[int, int], key_points: bool) -> tuple[Row
             raise CalibrationError("has a number that is none of a box", where=where, do=_ROW)
         if key_points or len(numbers) == 4:
             corners = _centred(numbers[:4]) if len(numbers) >= 4 else None
+        elif len(numbers) >= 6 and len(numbers) % 2 == 0:
+            corners = min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2])
         else:
-            corners = _around(numbers)
+            corners = None
         if corners is None or int(kind) not in classes:
             what = "is no row of a box" if corners is None else f"{int(kind)} is no class of `names`"
             raise CalibrationError(what, where=where, do=_ROW)
@@ -219,16 +205,10 @@ def _centred(numbers: list[float]) -> _Corners:
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
 
-def _around(numbers: list[float]) -> _Corners | None:
-    if len(numbers) < 6 or len(numbers) % 2:
-        return None
-    return min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2])
-
-
 def _of_coco(path: Path, contract: Contract, labelled: bool) -> BoxedPictures:
     try:
         data = load_json(read_regular(path, _MOST_JSON), most_values=_MOST_VALUES)
-        images = {one["id"]: (str(one["file_name"]), _size(one)) for one in data["images"]}
+        images = {one["id"]: (str(one["file_name"]), (int(one["width"]), int(one["height"]))) for one in data["images"]}
         rows: dict[Any, list[Row]] = {number: [] for number in images}
         if labelled:
             classes = _classes({one["id"]: one["name"] for one in data["categories"]}, contract, path)
@@ -246,21 +226,15 @@ def _of_coco(path: Path, contract: Contract, labelled: bool) -> BoxedPictures:
     root = _folder_of([name for name, _ in images.values()], path)
     files = tuple(root / name for name, _ in images.values())
     labels = tuple(tuple(rows[number]) for number in images) if labelled else None
-    return BoxedPictures(path, files, labels, tuple(size for _, size in images.values()), contract)
-
-
-def _size(image: Mapping[str, Any]) -> tuple[int, int]:
-    return int(image["width"]), int(image["height"])
+    return BoxedPictures(path, files, labels, contract, tuple(size for _, size in images.values()))
 
 
 def _folder_of(names: list[str], path: Path) -> Path:
     """The first of the usual places beside an annotation file that has one of its pictures."""
     part = path.stem.rpartition("_")[2]  # instances_val2017
     above = path.parent.parent
-    places = [
-        path.parent,
-        *(folder / name for folder in (path.parent, above) for name in ("images", part, f"images/{part}")),
-    ]
+    inner = [folder / name for folder in (path.parent, above) for name in ("images", part, f"images/{part}")]
+    places = [path.parent, *inner]
     for place in places:
         if any(_there(place / name) for name in names[:10]):
             return place

@@ -248,9 +248,8 @@ def read_text(file: Path, what: str) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ContractFileError(
-            f"{what} is not UTF-8 (byte {error.start})", where=str(file), do="Save it again as UTF-8"
-        ) from error
+        do = "Save it again as UTF-8"
+        raise ContractFileError(f"{what} is not UTF-8 (byte {error.start})", where=str(file), do=do) from error
     except FileNotFoundError as error:
         raise ContractFileError(f"{what} does not exist", where=str(file), do="Check the path") from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have

@@ -205,11 +205,11 @@ class Subset(Dataset):
 
 @dataclass(frozen=True)
 class FileDataset(Dataset):
-    """A Dataset of the files of a folder. labels: one a file, or None."""
+    """A Dataset of files. labels: one a file, or None."""
 
     root: Path
     files: tuple[Path, ...]
-    labels: tuple[int, ...] | None
+    labels: tuple[Any, ...] | None
     contract: Contract
     any_order: ClassVar[bool] = True
 
@@ -228,7 +228,7 @@ class FileDataset(Dataset):
             state.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
         return state.hexdigest()
 
-    def item(self, index: int) -> tuple[Path, int | None]:
+    def item(self, index: int) -> tuple[Path, Any]:
         """The file and its label."""
         return self.files[index], None if self.labels is None else self.labels[index]
 
@@ -253,9 +253,8 @@ def split(dataset: Dataset) -> tuple[Subset, Subset]:
     """
     count = len(dataset)
     if count < 2:
-        raise CalibrationError(
-            "one item cannot be both calibrated with and evaluated on", where=dataset.name, do="Give more items"
-        )
+        do = "Give more items"
+        raise CalibrationError("one item cannot be both calibrated with and evaluated on", where=dataset.name, do=do)
     wanted = min(HELD_OUT, max(1, count // 5))
     held = {(2 * place + 1) * count // (2 * wanted) for place in range(wanted)}
     rest = [index for index in range(count) if index not in held]
@@ -303,9 +302,8 @@ def without(dataset: Dataset, digests: Collection[str]) -> Dataset:
         return dataset
     kept = [index for index, example in enumerate(dataset) if digest(example) not in digests]
     if not kept:
-        raise CalibrationError(
-            "every item is in the evaluation set too", where=dataset.name, do="Give other items for calibration"
-        )
+        do = "Give other items for calibration"
+        raise CalibrationError("every item is in the evaluation set too", where=dataset.name, do=do)
     return Subset(dataset, kept)
 
 

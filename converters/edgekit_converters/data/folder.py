@@ -55,7 +55,10 @@ class Classes:
         classes = [self._called(str(name), where, "Save the classes as integers instead") for name in different]
         for name, found in zip(different, classes, strict=True):
             if found is None:
-                raise CalibrationError(f"no class is called '{name}'", where=where, do=self._names_advice(str(name)))
+                do = "Labels are the contract file's names, or integers [N]: the class of each item"
+                if not self._indexes:
+                    do = "Save integers [N], the class of each item, or add `labels` to the contract file"
+                raise CalibrationError(f"no class is called '{name}'", where=where, do=self._near(str(name)) or do)
         return np.array(classes, np.int64)[places]
 
     def _called(self, name: str, where: str, do: str) -> int | None:
@@ -107,16 +110,8 @@ class Classes:
                 "Name the folder after a class index, add `labels` to the contract file, or move the images up if the "
                 "folders are not classes"
             )
-        near = self._near(name)
-        return (
-            near
-            or "Name the folder after a label or a class index, or move the images up if the folders are not classes"
-        )
-
-    def _names_advice(self, name: str) -> str:
-        if not self._indexes:
-            return "Save integers [N], the class of each item, or add `labels` to the contract file"
-        return self._near(name) or "Labels are the contract file's names, or integers [N]: the class of each item"
+        do = "Name the folder after a label or a class index, or move the images up if the folders are not classes"
+        return self._near(name) or do
 
     def _near(self, name: str) -> str:
         folded = {label.casefold(): label for label in self._indexes}
@@ -156,9 +151,8 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
     files = files_in(root, EXTENSIONS)
     if not files:
         refuse_unreadable(root, EXTENSIONS)
-        raise CalibrationError(
-            "no images in this folder", where=str(root), do=f"Put some there: {', '.join(sorted(EXTENSIONS))}"
-        )
+        do = f"Put some there: {', '.join(sorted(EXTENSIONS))}"
+        raise CalibrationError("no images in this folder", where=str(root), do=do)
     return ImageFolder(root, files, labels_of(root, files, contract) if labelled else None, contract)
 
 
@@ -201,9 +195,8 @@ def refuse_unreadable(root: Path, extensions: Collection[str] | None) -> None:
 
 def _entries(root: Path, extensions: Collection[str] | None) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
-        raise CalibrationError(
-            f"cannot be read: {error.strerror or error}", where=str(error.filename), do="Check its permissions"
-        ) from error
+        what = f"cannot be read: {error.strerror or error}"
+        raise CalibrationError(what, where=str(error.filename), do="Check its permissions") from error
 
     seen: set[str] = set()
     for folder, inner, names in os.walk(root, followlinks=True, onerror=refuse):

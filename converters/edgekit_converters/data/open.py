@@ -79,9 +79,8 @@ class GeneratedDataset:
                 raise CalibrationError(f"gave {_kind(given)}, which is no set of examples", where=self.name, do=do)
             for count, value in enumerate(items):
                 if count >= MAX_ITEMS:
-                    raise CalibrationError(
-                        f"yields more than {MAX_ITEMS:,} items", where=self.name, do="Stop after a representative set"
-                    )
+                    do = "Stop after a representative set"
+                    raise CalibrationError(f"yields more than {MAX_ITEMS:,} items", where=self.name, do=do)
                 yield value
         except EdgekitError:
             raise
@@ -117,9 +116,8 @@ def find_function(spec: str) -> Callable[[], Iterable[Any]]:
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise CalibrationError(
-                f"there is no module '{error.name}'", where=spec, do="Run edgekit in the folder that holds it"
-            ) from error
+            do = "Run edgekit in the folder that holds it"
+            raise CalibrationError(f"there is no module '{error.name}'", where=spec, do=do) from error
         raise _failed(spec, error) from error
     except (Exception, SystemExit) as error:
         raise _failed(spec, error) from error

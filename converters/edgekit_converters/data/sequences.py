@@ -105,9 +105,8 @@ def split_sequences(given: Sequences, progress: Progress = silent) -> tuple[Sequ
     """(calibration, held out): every fifth sequence, at most 64, spread over the set.
     Of fewer than five sequences the last fifth of each. Raises CalibrationError for fewer than two frames."""
     if len(given) < 2:
-        raise CalibrationError(
-            "one frame cannot be both calibrated with and evaluated on", where=given.name, do="Give longer sequences"
-        )
+        do = "Give longer sequences"
+        raise CalibrationError("one frame cannot be both calibrated with and evaluated on", where=given.name, do=do)
     count = len(given.lengths)
     starts = [int(start) for start in np.concatenate([[0], np.cumsum(given.lengths)])]
     spans = [(starts[place], starts[place + 1]) for place in range(count)]
@@ -165,9 +164,8 @@ def _along(
         return Sequences(frames, lengths, {}, contract, source)
     needed = sum(count * int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize for spec in specs)
     if needed > memory_bytes() // 3:
-        raise CalibrationError(
-            f"the states of {count:,} frames are {in_bytes(needed)}", where=frames.name, do="Give fewer frames"
-        )
+        do = "Give fewer frames"
+        raise CalibrationError(f"the states of {count:,} frames are {in_bytes(needed)}", where=frames.name, do=do)
     states = {spec.name: np.empty((count, *spec.shape), spec.dtype) for spec in specs}
     stepper, begins = source_stepper(source, contract), {0, *np.cumsum(lengths).tolist()}
     for index, example in enumerate(frames):
@@ -226,9 +224,8 @@ def _arrays(place: Path, contract: Contract) -> tuple[Dataset, tuple[int, ...]]:
     form = forms.pop()
     number, frames = (1, form[0]) if len(form) == 1 else form
     if labels is not None and tuple(labels.shape[: len(form)]) != form:
-        raise CalibrationError(
-            f"y has shape {list(labels.shape)}", where=str(place), do=f"Give a label a frame: {list(form)}"
-        )
+        do = f"Give a label a frame: {list(form)}"
+        raise CalibrationError(f"y has shape {list(labels.shape)}", where=str(place), do=do)
     if labels is not None:
         labels = labels.reshape(number * frames, *labels.shape[len(form) :])
     flat = {spec.name: members[spec.name].reshape(number * frames, *spec.shape) for spec in contract.inputs}

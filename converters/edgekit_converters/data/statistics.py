@@ -256,9 +256,8 @@ class Statistics:
                     start += size
             found.samples, found.settled_at, found.digest = head["samples"], head["settled_at"], head["digest"]
         except Exception as error:  # a damaged zip raises BadZipFile, zlib.error, EOFError, KeyError, ...
-            raise CalibrationError(
-                "these are no calibration statistics", do="Delete the file and calibrate again"
-            ) from error
+            do = "Delete the file and calibrate again"
+            raise CalibrationError("these are no calibration statistics", do=do) from error
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -20,21 +20,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.formats import onnx_file
 from edgekit_converters.formats.graph import KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
 from edgekit_converters.formats.grid import Grid
-from edgekit_converters.formats.onnx_file import (
-    FLOATS,
-    FoldedView,
-    array,
-    attribute,
-    copy_model,
-    float_name,
-    free_name,
-    new_constant,
-    parse,
-    replace_values,
-    value_names,
-)
 from edgekit_converters.recipe.conversion_errors import ConversionError, first_line
 
 KINDS = kinds(
@@ -62,7 +50,7 @@ class OnnxGraph:
     format: Literal["tflite", "onnx"] = "onnx"
 
     def __init__(self, data: bytes) -> None:
-        self._file = FoldedView(parse(data))
+        self._file = onnx_file.FoldedView(onnx_file.parse(data))
         self.__dict__["data"] = data
         self.inputs = self._file.inputs
         self.outputs = self._file.outputs
@@ -93,7 +81,7 @@ class OnnxGraph:
         made = [name for node in self._file.layers for name in node.output if name]
         known = {name: kind for name in (*self.inputs, *made) if (kind := self._file.kind(name))}
         missing = [name for name in made if name not in known]
-        floats = {name for name, kind in known.items() if kind in FLOATS}
+        floats = {name for name, kind in known.items() if kind in onnx_file.FLOATS}
         if missing:  # operators of other domains: their engine knows what they give
             kinds = {value.name: value.type for value in session(self._showing(missing), plain=True).get_outputs()}
             floats |= {
@@ -122,7 +110,7 @@ class OnnxGraph:
         return self._file.constants[name].array()
 
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> OnnxGraph:
-        file = FoldedView(copy_model(self._file.model))
+        file = onnx_file.FoldedView(onnx_file.copy_model(self._file.model))
         for name, given in values.items():
             file.constants[name].overwrite(np.asarray(given))
         if "values" in self._file.__dict__:
@@ -144,16 +132,18 @@ class OnnxGraph:
         """The file with exactly these outputs, of unknown type: the engine works it out."""
         import onnx
 
-        model = copy_model(self._file.model)
+        model = onnx_file.copy_model(self._file.model)
         known = {value.name: value for value in model.graph.output}
-        replace_values(model.graph.output, [known.get(name) or onnx.ValueInfoProto(name=name) for name in names])
+        onnx_file.replace_values(
+            model.graph.output, [known.get(name) or onnx.ValueInfoProto(name=name) for name in names]
+        )
         return bytes(model.SerializeToString())
 
     def _layer(self, node: Any, macs: Mapping[str, int]) -> Layer:
         outputs = tuple(name for name in node.output if name)
         weight, bias, axis = self._weights(node)
         kind = KINDS.get(node.op_type, "other")
-        if node.op_type == "Conv" and attribute(node, "group", 1) > 1:
+        if node.op_type == "Conv" and onnx_file.attribute(node, "group", 1) > 1:
             kernel = self._file.shape(node.input[1])
             if kernel is not None and len(kernel) > 1 and kernel[1] == 1:
                 kind = "depthwise"
@@ -176,7 +166,7 @@ class OnnxGraph:
             # A transposed kernel is [in, out / groups, ...].
             return self._known(node, 1), self._known(node, 2), 1 if node.op_type == "ConvTranspose" else 0
         if node.op_type == "Gemm" and self._known(node, 1) is not None:
-            return self._known(node, 1), self._known(node, 2), 0 if attribute(node, "transB", 0) else 1
+            return self._known(node, 1), self._known(node, 2), 0 if onnx_file.attribute(node, "transB", 0) else 1
         if node.op_type == "MatMul":
             place = 1 if self._known(node, 1) is not None else 0
             weight = self._known(node, place)
@@ -197,7 +187,7 @@ class OnnxGraph:
     def _known(self, node: Any, place: int) -> str | None:
         name = node.input[place] if place < len(node.input) else ""
         if name in self._file.constants:
-            return name if name in self._file.initializers else float_name(name)
+            return name if name in self._file.initializers else onnx_file.float_name(name)
         return None
 
     def _window(self, node: Any) -> KernelWindow | None:
@@ -207,18 +197,18 @@ class OnnxGraph:
         flat = len(kernel) == 3  # a sequence is a picture one high
         kernel = (*kernel[:2], 1, kernel[2]) if flat else kernel
         ones, none = ([1], [0, 0]) if flat else ([1, 1], [0, 0, 0, 0])
-        strides, dilations = (tuple(attribute(node, key, ones)) for key in ("strides", "dilations"))
-        pads = tuple(attribute(node, "pads", none))
+        strides, dilations = (tuple(onnx_file.attribute(node, key, ones)) for key in ("strides", "dilations"))
+        pads = tuple(onnx_file.attribute(node, "pads", none))
         if flat:
             strides, dilations, pads = (1, *strides), (1, *dilations), (0, pads[0], 0, pads[1])
-        mode = attribute(node, "auto_pad", b"NOTSET")
+        mode = onnx_file.attribute(node, "auto_pad", b"NOTSET")
         if mode in (b"SAME_UPPER", b"SAME_LOWER"):
             source = self._file.shape(node.input[0])
             if source is None or min(source[2:]) < 1:
                 return None
             size = (1, source[2]) if flat else source[2:]
             pads = _same(size, kernel[2:], strides, dilations, upper=mode == b"SAME_UPPER")
-        groups = int(attribute(node, "group", 1))
+        groups = int(onnx_file.attribute(node, "group", 1))
         return KernelWindow((kernel[2], kernel[3]), strides, dilations, pads, groups, channels_last=False)
 
 
@@ -291,19 +281,21 @@ def unsigned_products(data: bytes) -> bytes:
         return data
     import onnx
 
-    model = parse(data)
+    model = onnx_file.parse(data)
     weights = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
-    taken = value_names(model)
+    taken = onnx_file.value_names(model)
     for node in model.graph.node:
         if node.op_type != "MatMulInteger" or node.input[1] not in weights:
             continue
         zero = node.input[3] if len(node.input) > 3 else ""
         if zero and zero not in weights:
             continue
-        names = [free_name(f"{node.input[1]}_unsigned{end}", taken) for end in ("", "_zero")]
-        zeros = array(weights[zero]) if zero else np.zeros((), np.int8)
-        for name, signed in zip(names, (array(weights[node.input[1]]), zeros), strict=True):
-            model.graph.initializer.append(new_constant(name, (signed.astype(np.int16) + 128).astype(np.uint8)))
+        names = [onnx_file.free_name(f"{node.input[1]}_unsigned{end}", taken) for end in ("", "_zero")]
+        zeros = onnx_file.array(weights[zero]) if zero else np.zeros((), np.int8)
+        for name, signed in zip(names, (onnx_file.array(weights[node.input[1]]), zeros), strict=True):
+            model.graph.initializer.append(
+                onnx_file.new_constant(name, (signed.astype(np.int16) + 128).astype(np.uint8))
+            )
         inputs = [*node.input, "", ""][:3]
         del node.input[:]
         node.input.extend([inputs[0], names[0], inputs[2], names[1]])

@@ -26,16 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx_file import (
-    FLOATS,
-    array,
-    constants,
-    new_constant,
-    nodes,
-    parse,
-    subgraphs,
-    tensors,
-)
+from edgekit_converters.formats import onnx_file
 from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError, first_line
 from edgekit_converters.recipe.foreign_code import quiet
 from edgekit_converters.sources.onnx_classifier import merge_opsets
@@ -68,7 +59,7 @@ def read(path: Path) -> OnnxFile:
     if path.stat().st_size > _LARGEST:
         _refuse(path, "it is larger than 2 GB: no board takes it", "Pass a smaller model")
     try:
-        model = parse(path.read_bytes())
+        model = onnx_file.parse(path.read_bytes())
     except ModuleNotFoundError as error:
         raise MissingExtraError("convert", "reading an ONNX model", where=str(path)) from error
     except ConversionError as error:
@@ -95,16 +86,20 @@ def check_graph(where: str, model: Any) -> None:
         with quiet():
             onnx.checker.check_model(model)
     except Exception as error:
-        raise SourceError(
-            f"the graph breaks ONNX's own rules: {first_line(error)}", where=where, do=EXPORT_AGAIN
-        ) from error
-    held = (pair for graph in subgraphs(model.graph) for pair in constants(graph) if pair[1].data_type in FLOATS)
-    weights = {name for node in nodes(model.graph) if node.op_type in _WEIGHTED for name in node.input}
+        what = f"the graph breaks ONNX's own rules: {first_line(error)}"
+        raise SourceError(what, where=where, do=EXPORT_AGAIN) from error
+    held = (
+        pair
+        for graph in onnx_file.subgraphs(model.graph)
+        for pair in onnx_file.constants(graph)
+        if pair[1].data_type in onnx_file.FLOATS
+    )
+    weights = {name for node in onnx_file.nodes(model.graph) if node.op_type in _WEIGHTED for name in node.input}
 
     def arrays() -> Iterator[tuple[str, NDArray[Any]]]:
         for name, tensor in held:
             try:
-                yield name, array(tensor)
+                yield name, onnx_file.array(tensor)
             except (ValueError, TypeError) as error:  # onnx's checker does not count the bytes of every tensor
                 what = f"the weight '{name}' does not have its shape: {first_line(error)}"
                 raise SourceError(what, where=where, do=EXPORT_AGAIN) from error
@@ -113,7 +108,7 @@ def check_graph(where: str, model: Any) -> None:
 
 
 def _check_operators(where: str, model: Any) -> None:
-    every = [node for holder in (model.graph, *model.functions) for node in nodes(holder)]
+    every = [node for holder in (model.graph, *model.functions) for node in onnx_file.nodes(holder)]
     own = {function.domain for function in model.functions}
     foreign = sorted({f"{n.domain}.{n.op_type}" for n in every if n.domain not in _STANDARD and n.domain not in own})
     if any(name.startswith("com.microsoft.") for name in foreign):
@@ -136,7 +131,7 @@ def _with_external_data(path: Path, model: Any) -> str:
     Nothing outside of the model's folder is opened."""
     import onnx
 
-    external = [tensor for tensor in tensors(model) if tensor.data_location == tensor.EXTERNAL]
+    external = [tensor for tensor in onnx_file.tensors(model) if tensor.data_location == tensor.EXTERNAL]
     if not external:
         return file_sha256(path)
     folder = path.parent.resolve()  # as the weights' files are, so that each has a place in one folder
@@ -201,8 +196,8 @@ def widen(model: Any) -> bytes:
     """Widen float16 to float32 in place; the model's bytes before, or b"" without float16."""
     from onnx import TensorProto
 
-    half, graphs = TensorProto.FLOAT16, list(subgraphs(model.graph))
-    halves = [tensor for tensor in tensors(model) if tensor.data_type == half]
+    half, graphs = TensorProto.FLOAT16, list(onnx_file.subgraphs(model.graph))
+    halves = [tensor for tensor in onnx_file.tensors(model) if tensor.data_type == half]
     types: list[tuple[Any, str]] = []  # where an element type stands, and the field's name
     for graph in graphs:
         for value in (*graph.input, *graph.output):
@@ -214,7 +209,7 @@ def widen(model: Any) -> bytes:
         return b""
     before = bytes(model.SerializeToString())
     for tensor in halves:
-        tensor.CopyFrom(new_constant(tensor.name, array(tensor).astype(np.float32)))
+        tensor.CopyFrom(onnx_file.new_constant(tensor.name, onnx_file.array(tensor).astype(np.float32)))
     for holder, name in types:
         setattr(holder, name, TensorProto.FLOAT)
     for graph in graphs:
@@ -256,14 +251,13 @@ def make_constants(where: str, model: Any, options: LoadOptions) -> None:
         dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         shape = _sizes(value.type.tensor_type.shape.dim)
         if any(size < 0 for size in shape[1:]):
-            raise SourceError(
-                f"the input '{name}' has free axes, so it cannot be one number", where=where, do="Pin it with --shape"
-            )
+            do = "Pin it with --shape"
+            raise SourceError(f"the input '{name}' has free axes, so it cannot be one number", where=where, do=do)
         array = np.full([abs(size) for size in shape], number, dtype)
         if not np.all(array == number):
             what = f"--constant gives the input '{name}' {number}, which is no {dtype.name}"
             raise SourceError(what, where=where, do="Give it a number of that kind")
-        graph.initializer.append(new_constant(value.name, array))
+        graph.initializer.append(onnx_file.new_constant(value.name, array))
         del graph.input[[entry.name for entry in graph.input].index(value.name)]
 
 

@@ -23,16 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx_file import (
-    free_name,
-    name_nodes,
-    new_constant,
-    new_node,
-    rename,
-    replace_values,
-    subgraphs,
-    value_names,
-)
+from edgekit_converters.formats import onnx_file
 from edgekit_converters.recipe.conversion_errors import ConversionError, one_line
 from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
 from edgekit_converters.sources import float_onnx as onnx_graph
@@ -50,7 +41,7 @@ def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int)
     model.ir_version = min(model.ir_version, onnx_graph.MAX_IR)
     model.producer_name, model.producer_version, model.doc_string, model.graph.doc_string = "edgekit", "", "", ""
     model.graph.name = "network"  # a layer's or a file's name would change the bytes of one and the same model
-    rename(model, dict(names))
+    onnx_file.rename(model, dict(names))
     as_nchw = [spec.name for spec in source.inputs if spec.layout == "NHWC"]
     if as_nchw:
         onnx.helper.set_model_props(model, {onnx_graph.NCHW_KEY: ",".join(as_nchw)})
@@ -150,19 +141,19 @@ class _NodeWriter:
 
     def __call__(self, op: str, *inputs: str | float, to: str = "") -> str:
         """Adds a node and returns its output; `to` is "" for a value of its own."""
-        output = to or free_name(f"{self.node.output[0]}/expanded_{len(self.nodes)}", self._taken)
+        output = to or onnx_file.free_name(f"{self.node.output[0]}/expanded_{len(self.nodes)}", self._taken)
         for value in inputs:
             if isinstance(value, float) and value not in self._constants:
-                self._constants[value] = free_name(f"edgekit/constant_{value!r}", self._taken)
+                self._constants[value] = onnx_file.free_name(f"edgekit/constant_{value!r}", self._taken)
         names = [self._constants[value] if isinstance(value, float) else value for value in inputs]
-        self.nodes.append(new_node(op, names, [output], f"{self.node.name or output}/{len(self.nodes)}"))
+        self.nodes.append(onnx_file.new_node(op, names, [output], f"{self.node.name or output}/{len(self.nodes)}"))
         return output
 
 
 def expand(model: Any) -> None:
     """Erfc(x) becomes 1 - Erf(x), and so on, in place, also in graphs inside nodes."""
-    taken = value_names(model)
-    for graph in reversed(list(subgraphs(model.graph))):  # the inner ones first: an edit copies nodes
+    taken = onnx_file.value_names(model)
+    for graph in reversed(list(onnx_file.subgraphs(model.graph))):  # the inner ones first: an edit copies nodes
         constants: dict[float, str] = {}
         nodes: list[Any] = []
         for node in graph.node:
@@ -175,10 +166,10 @@ def expand(model: Any) -> None:
             nodes.extend(writer.nodes)
         if constants:
             arrays = ((name, np.asarray(value, np.float32)) for value, name in constants.items())
-            graph.initializer.extend(new_constant(name, array) for name, array in arrays)
+            graph.initializer.extend(onnx_file.new_constant(name, array) for name, array in arrays)
         if len(nodes) != len(graph.node) or constants:
-            replace_values(graph.node, nodes)
-            name_nodes(model)
+            onnx_file.replace_values(graph.node, nodes)
+            onnx_file.name_nodes(model)
 
 
 def unknown(problem: str) -> str:

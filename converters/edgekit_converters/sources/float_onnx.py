@@ -23,18 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx_file import (
-    constants,
-    copy_model,
-    free_name,
-    name_nodes,
-    new_constant,
-    nodes,
-    opset_of,
-    reads,
-    rename,
-    replace_values,
-)
+from edgekit_converters.formats import onnx_file
 from edgekit_converters.recipe.conversion_errors import ConversionError, first_line
 from edgekit_converters.recipe.foreign_code import quiet
 from edgekit_converters.sources.source_model import SourceModel, varying_size
@@ -68,7 +57,7 @@ def unused_inputs(graph: Any) -> list[str]:
             continue
         needed.add(name)
         if name in makers:
-            pending += reads(makers[name])
+            pending += onnx_file.reads(makers[name])
     return [value.name for value in graph.input if value.name not in needed | weights]
 
 
@@ -86,7 +75,7 @@ def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[Tensor
                     dim.dim_param = "batch"
                 else:
                     dim.dim_value = size
-        replace_values(values, ordered)
+        onnx_file.replace_values(values, ordered)
     del model.graph.value_info[:]  # they name the batch axis otherwise; onnxruntime infers them again
 
 
@@ -94,7 +83,7 @@ def tie_down(model: Any) -> Any:
     """The model at an opset and IR version that boards take, or ConversionError."""
     from onnx import version_converter
 
-    opset = opset_of(model)
+    opset = onnx_file.opset_of(model)
     target = OPSET if opset < OPSET else min(opset, MAX_OPSET)
     if opset != target:
         try:
@@ -105,7 +94,7 @@ def tie_down(model: Any) -> Any:
             raise ConversionError(what, do=f"Export it again at opset {OPSET}") from error
     model.ir_version = min(max(model.ir_version, 8), MAX_IR)
     weights = {tensor.name for tensor in model.graph.initializer}  # IR 3 listed them as inputs
-    replace_values(model.graph.input, [value for value in model.graph.input if value.name not in weights])
+    onnx_file.replace_values(model.graph.input, [value for value in model.graph.input if value.name not in weights])
     return model
 
 
@@ -115,7 +104,7 @@ def slim(model: Any) -> Any:
 
     try:
         with quiet():
-            slimmed = onnxslim.slim(copy_model(model))
+            slimmed = onnxslim.slim(onnx_file.copy_model(model))
     except Exception:  # noqa: BLE001 - an optimization: the graph is right without it
         return model
     return slimmed if slimmed is not None and _ends(slimmed) == _ends(model) else model
@@ -203,7 +192,7 @@ def without_suppression(model: Any, path: Path, *, ultralytics: bool) -> str:
         return ""
     if ultralytics:
         return f"yolo export model={path.stem}.pt format=onnx nms=False"
-    fixed = {name for name, _ in constants(graph)}
+    fixed = {name for name, _ in onnx_file.constants(graph)}
     inputs = [value.name for value in graph.input if value.name not in fixed]
     ends = [name for name in node.input[:2] if name not in fixed]
     arguments = ", ".join(map(json.dumps, (str(path), f"{path.stem}-no-nms.onnx", inputs, ends)))
@@ -217,11 +206,11 @@ def check_suppression(model: Any, inputs: Sequence[TensorSpec], where: str, comm
 
     zeros = [np.zeros((1, *spec.shape[1:]), spec.dtype) for spec in inputs]
     shapes: dict[str, tuple[int, ...]] = {}
-    for most in (1, 3, 10) if any(node.op_type == SUPPRESSION for node in nodes(model.graph)) else ():
-        copy = copy_model(model)
-        copy.graph.initializer.append(new_constant("edgekit/most", np.array([most], np.int64)))
-        copy.graph.initializer.append(new_constant("edgekit/overlap", np.array([1.0], np.float32)))
-        for node in nodes(copy.graph):
+    for most in (1, 3, 10) if any(node.op_type == SUPPRESSION for node in onnx_file.nodes(model.graph)) else ():
+        copy = onnx_file.copy_model(model)
+        copy.graph.initializer.append(onnx_file.new_constant("edgekit/most", np.array([most], np.int64)))
+        copy.graph.initializer.append(onnx_file.new_constant("edgekit/overlap", np.array([1.0], np.float32)))
+        for node in onnx_file.nodes(copy.graph):
             if node.op_type == SUPPRESSION:  # boxes, scores, how many of a class, the largest overlap, the least score
                 node.input[:] = [*node.input[:2], "edgekit/most", "edgekit/overlap"]
         try:
@@ -240,7 +229,7 @@ _COUNTER = re.compile(r"__\d+")
 def order(model: Any) -> None:
     """Sort nodes and weights of the main graph, and give each node its own name, in place."""
     graph = model.graph
-    name_nodes(model)
+    onnx_file.name_nodes(model)
     makers = {name: i for i, node in enumerate(graph.node) for name in node.output}
     wanted = [makers[value.name] for value in graph.output if value.name in makers]
     placed, sequence = set[int](), list[int]()
@@ -255,12 +244,12 @@ def order(model: Any) -> None:
                 sequence.append(index)
                 continue
             stack.append((index, True))
-            needs = [makers[name] for name in reads(graph.node[index]) if name in makers]
+            needs = [makers[name] for name in onnx_file.reads(graph.node[index]) if name in makers]
             stack.extend((need, False) for need in reversed(needs) if need not in placed)
-    replace_values(graph.node, [graph.node[index] for index in sequence])
+    onnx_file.replace_values(graph.node, [graph.node[index] for index in sequence])
     weights = {tensor.name: tensor for tensor in graph.initializer}
-    used = dict.fromkeys(name for node in graph.node for name in reads(node) if name in weights)
-    replace_values(graph.initializer, [weights[name] for name in (*used, *sorted(set(weights) - set(used)))])
+    used = dict.fromkeys(name for node in graph.node for name in onnx_file.reads(node) if name in weights)
+    onnx_file.replace_values(graph.initializer, [weights[name] for name in (*used, *sorted(set(weights) - set(used)))])
 
 
 def renumber(model: Any) -> None:
@@ -270,18 +259,18 @@ def renumber(model: Any) -> None:
     taken, names = set(keep), dict[str, str]()
     called = set[str]()
     for node in graph.node:
-        node.name = free_name(_COUNTER.sub("", node.name) or node.op_type, called)
+        node.name = onnx_file.free_name(_COUNTER.sub("", node.name) or node.op_type, called)
         for position, name in enumerate(node.output):
             if name and name not in keep:
-                names[name] = free_name(f"{node.name}:{position}", taken)
+                names[name] = onnx_file.free_name(f"{node.name}:{position}", taken)
     weights = {tensor.name for tensor in graph.initializer} - keep
     for node in graph.node:
-        for position, name in enumerate(reads(node)):
+        for position, name in enumerate(onnx_file.reads(node)):
             if name in weights and name not in names:
-                names[name] = free_name(f"{node.name}/weight_{position}", taken)
+                names[name] = onnx_file.free_name(f"{node.name}/weight_{position}", taken)
     # In two steps, so that no new name is an old one that has yet to go.
-    rename(model, {old: f"edgekit/{i}" for i, old in enumerate(names)})
-    rename(model, {f"edgekit/{i}": new for i, new in enumerate(names.values())})
+    onnx_file.rename(model, {old: f"edgekit/{i}" for i, old in enumerate(names)})
+    onnx_file.rename(model, {f"edgekit/{i}": new for i, new in enumerate(names.values())})
 
 
 def finish_onnx(original: Any, source: SourceModel) -> bytes:
@@ -291,12 +280,12 @@ def finish_onnx(original: Any, source: SourceModel) -> bytes:
     specs = (*source.inputs, *source.outputs)
     inputs = proof_inputs(source)
     expected = source.predict(inputs)
-    model = tie_down(copy_model(original))
+    model = tie_down(onnx_file.copy_model(original))
     problem = ""
     for candidate in (slim(model), model):
         order(candidate)
         # Contract names in place of the file's (they differ where TensorFlow left ':0').
-        rename(candidate, {spec.tensor: spec.name for spec in specs})
+        onnx_file.rename(candidate, {spec.tensor: spec.name for spec in specs})
         set_batch(candidate, source.inputs, source.outputs)
         data: bytes = candidate.SerializeToString(deterministic=True)
         try:
@@ -307,7 +296,7 @@ def finish_onnx(original: Any, source: SourceModel) -> bytes:
         if difference is None:
             return data
         problem = f"the output '{difference.output}' moved by {difference.worst:.3g}"
-    before, after = opset_of(original), opset_of(model)
+    before, after = onnx_file.opset_of(original), onnx_file.opset_of(model)
     step, do = f"taking the graph from opset {before} to {after}", f"Export it again at opset {OPSET}"
     if before == after:
         step, do = "rewriting the graph", "Export it again for inference: one item must always get one answer"

@@ -352,9 +352,8 @@ def _inputs(keras: Any, model: Any, options: LoadOptions, where: str) -> tuple[T
     except (AttributeError, ValueError):
         tensors = outputs = None
     if not tensors or not outputs:
-        raise SourceError(
-            "the model has no fixed inputs", where=where, do="Give it a keras.Input, call it once, and save it again"
-        )
+        do = "Give it a keras.Input, call it once, and save it again"
+        raise SourceError("the model has no fixed inputs", where=where, do=do)
     given = getattr(model, "input_names", None) or [tensor.name for tensor in tensors]
     names = unique_names(given, where=where, kind="input")
     check_named((*options.shapes, *options.constants), names, where=where)

@@ -22,18 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx_file import (
-    array,
-    attribute,
-    copy_model,
-    free_name,
-    new_constant,
-    new_node,
-    reads,
-    rename,
-    replace_values,
-    value_names,
-)
+from edgekit_converters.formats import onnx_file
 from edgekit_converters.sources.float_onnx import OPSET
 from edgekit_converters.sources.source_model import is_label, toml_text
 from edgekit_runtime.contract.spec import TensorSpec
@@ -68,7 +57,7 @@ def merge_opsets(model: Any) -> None:
         if domain not in newest or newest[domain].version < entry.version:
             newest[domain] = entry
     if len(newest) < len(model.opset_import):
-        replace_values(model.opset_import, newest.values())
+        onnx_file.replace_values(model.opset_import, newest.values())
     if "" not in newest and all(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         model.opset_import.add(domain="", version=OPSET)
 
@@ -87,9 +76,9 @@ def scores_alone(model: Any, *, keep_label: bool = False) -> Scores:
     if keep_label or len(tables) != 1 or len(graph.output) != 1 + len(found):
         found = []
     if found:
-        whole, values = copy_model(model), _labels_behind(graph, found[0].name)
+        whole, values = onnx_file.copy_model(model), _labels_behind(graph, found[0].name)
         labels = labels or values
-        replace_values(graph.output, [value for value in graph.output if value.name not in _LABELS])
+        onnx_file.replace_values(graph.output, [value for value in graph.output if value.name not in _LABELS])
     if found or zipped:
         _drop_unneeded(graph)
     counted = labels == tuple(map(str, range(len(labels))))
@@ -134,22 +123,22 @@ def standardise(model: Any) -> None:
     graph = model.graph
     floats = {value.name for value in graph.input if value.type.tensor_type.elem_type == 1}
     changed: list[Any] = []
-    taken = value_names(model)
+    taken = onnx_file.value_names(model)
     for node in graph.node:
         if node.op_type != "Scaler" or node.domain != "ai.onnx.ml" or node.input[0] not in floats:
             changed.append(node)
             continue
-        parts = [np.asarray(attribute(node, name, []), np.float32) for name in ("offset", "scale")]
+        parts = [np.asarray(onnx_file.attribute(node, name, []), np.float32) for name in ("offset", "scale")]
         if not len(parts[0]) == len(parts[1]) > 0:
             changed.append(node)
             continue
         names = ("offset", "scale", "centred")
-        offset, scale, centred = (free_name(f"{node.output[0]}/{name}", taken) for name in names)
-        graph.initializer.extend([new_constant(offset, parts[0]), new_constant(scale, parts[1])])
-        changed.append(new_node("Sub", [node.input[0], offset], [centred]))
-        changed.append(new_node("Mul", [centred, scale], [node.output[0]]))
+        offset, scale, centred = (onnx_file.free_name(f"{node.output[0]}/{name}", taken) for name in names)
+        graph.initializer.extend([onnx_file.new_constant(offset, parts[0]), onnx_file.new_constant(scale, parts[1])])
+        changed.append(onnx_file.new_node("Sub", [node.input[0], offset], [centred]))
+        changed.append(onnx_file.new_node("Mul", [centred, scale], [node.output[0]]))
     if len(changed) > len(graph.node):
-        replace_values(graph.node, changed)
+        onnx_file.replace_values(graph.node, changed)
 
 
 def stated_classes(scores: Scores, outputs: Sequence[TensorSpec]) -> str:
@@ -164,23 +153,23 @@ def _unzip(model: Any, node: Any) -> bool:
     """Whether the node's output was the graph's, and is now the table that the node read."""
     graph, (table,), (name,) = model.graph, node.input, node.output
     ends = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
-    users = [other for other in graph.node if other is not node and name in reads(other)]
+    users = [other for other in graph.node if other is not node and name in onnx_file.reads(other)]
     if users or table in ends or name not in ends:
         return False
     from onnx import TensorProto, helper
 
     stated = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, len(_names(node)) or None])
-    outputs = [stated if value.name == name else copy_model(value) for value in graph.output]
+    outputs = [stated if value.name == name else onnx_file.copy_model(value) for value in graph.output]
     del graph.output[:]  # `rename` would move what has the name out of the way
-    replace_values(graph.node, [other for other in graph.node if name not in other.output])
-    rename(model, {table: name})
+    onnx_file.replace_values(graph.node, [other for other in graph.node if name not in other.output])
+    onnx_file.rename(model, {table: name})
     graph.output.extend(outputs)
     return True
 
 
 def _names(node: Any) -> tuple[str, ...]:
     for name in _NAMES:
-        if values := attribute(node, name, ()):
+        if values := onnx_file.attribute(node, name, ()):
             return tuple(_text(value) for value in values)
     return ()
 
@@ -196,7 +185,7 @@ def _labels_behind(graph: Any, name: str) -> tuple[str, ...]:
         if names := _names(node):
             return names
         if node.op_type == "ArrayFeatureExtractor" and node.input[0] in weights:
-            return tuple(_text(value) for value in array(weights[node.input[0]]).reshape(-1).tolist())
+            return tuple(_text(value) for value in onnx_file.array(weights[node.input[0]]).reshape(-1).tolist())
     return ()
 
 
@@ -210,16 +199,16 @@ def _behind(graph: Any, names: list[str]) -> Iterator[Any]:
             continue
         seen.update(makers[name].output)
         yield makers[name]
-        pending += reads(makers[name])
+        pending += onnx_file.reads(makers[name])
 
 
 def _drop_unneeded(graph: Any) -> None:
     needed = {name for node in _behind(graph, [value.name for value in graph.output]) for name in node.output}
-    replace_values(graph.node, [node for node in graph.node if needed.intersection(node.output)])
-    used = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
-    replace_values(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
+    onnx_file.replace_values(graph.node, [node for node in graph.node if needed.intersection(node.output)])
+    used = {name for node in graph.node for name in onnx_file.reads(node)} | {value.name for value in graph.output}
+    onnx_file.replace_values(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
     made = used | {name for node in graph.node for name in node.output}
-    replace_values(graph.value_info, [value for value in graph.value_info if value.name in made])
+    onnx_file.replace_values(graph.value_info, [value for value in graph.value_info if value.name in made])
 
 
 def _is(value: Any, kinds: frozenset[int], ranks: tuple[int, ...]) -> bool:

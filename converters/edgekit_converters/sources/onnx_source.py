@@ -49,9 +49,8 @@ class OnnxSource(SourceModel):
     def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
         fed = {spec.tensor: array for spec, array in zip(self.inputs, inputs, strict=True)}
         if self.label is not None and not self.label.holds(fed, answers[0], at_once=self.free_batch):
-            raise LabelOutputError(
-                f"its output '{self.label.name}' is not the class with the best score", where=str(self.path)
-            )
+            what = f"its output '{self.label.name}' is not the class with the best score"
+            raise LabelOutputError(what, where=str(self.path))
 
     @cached_property
     def _onnx(self) -> bytes:
@@ -79,9 +78,8 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         model = _folded(model, before, where)
     shapes.give_states_batch(model, states)
     if unused := onnx_graph.unused_inputs(model.graph):
-        raise SourceError(
-            f"its input '{unused[0]}' is used by nothing", where=where, do=f"{onnx_file.EXPORT_AGAIN} without it"
-        )
+        do = f"{onnx_file.EXPORT_AGAIN} without it"
+        raise SourceError(f"its input '{unused[0]}' is used by nothing", where=where, do=do)
     engine = _engine(model.SerializeToString(), where)
     inputs = _inputs(model.graph, engine, where, said.picture)
     onnx_graph.check_suppression(model, inputs, where, command)
@@ -197,9 +195,8 @@ def _run(engine: Engine, arrays: list[NDArray[Any]], where: str) -> list[NDArray
         with quiet():
             return engine.run(arrays)
     except EngineError as error:
-        raise SourceError(
-            f"the model does not run: {error.what}", where=where, do=f"Check --shape, or: {onnx_file.EXPORT_AGAIN}"
-        ) from error
+        do = f"Check --shape, or: {onnx_file.EXPORT_AGAIN}"
+        raise SourceError(f"the model does not run: {error.what}", where=where, do=do) from error
 
 
 def _check_pinned_batch(original: Engine, pinned: Engine, inputs: Sequence[TensorSpec], where: str) -> None:

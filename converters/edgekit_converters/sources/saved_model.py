@@ -212,9 +212,8 @@ def _inputs(program: _Program, options: LoadOptions, where: str) -> tuple[Tensor
     for name in names:
         info = program.signature.inputs[name]
         if info.tensor_shape.unknown_rank:
-            raise SourceError(
-                f"input '{name}' does not say how many axes it has", where=where, do="Save it with an input signature"
-            )
+            do = "Save it with an input signature"
+            raise SourceError(f"input '{name}' does not say how many axes it has", where=where, do=do)
         shape = tuple(-1 if axis.size < 0 else int(axis.size) for axis in info.tensor_shape.dim)
         if name in options.shapes:
             if shape[0] not in (-1, 1):

@@ -23,15 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx_file import (
-    free_name,
-    name_nodes,
-    new_constant,
-    new_node,
-    nodes,
-    replace_values,
-    value_names,
-)
+from edgekit_converters.formats import onnx_file
 from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.sources.source_model import varying_size
 from edgekit_runtime.contract.spec import Layout, TensorSpec
@@ -300,28 +292,28 @@ def states_without_batch(model: Any) -> tuple[tuple[str, str], ...]:
 def give_states_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
     """A first axis of 1 for these inputs and outputs, in place."""
     graph = model.graph
-    taken = value_names(model)
+    taken = onnx_file.value_names(model)
     for name, output in states:
         value = next(value for value in graph.input if value.name == name)
         made = next(value for value in graph.output if value.name == output)
         sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-        shapes = [free_name(f"{owner}/shape", taken) for owner in (name, output)]
+        shapes = [onnx_file.free_name(f"{owner}/shape", taken) for owner in (name, output)]
         for owner, shape in zip(shapes, (sizes, [1, *sizes]), strict=True):
-            graph.initializer.append(new_constant(owner, np.array(shape, np.int64)))
+            graph.initializer.append(onnx_file.new_constant(owner, np.array(shape, np.int64)))
         # The input becomes [1, *sizes]; what read it reads it reshaped
-        inner = free_name(f"{value.name}/without_batch", taken)
+        inner = onnx_file.free_name(f"{value.name}/without_batch", taken)
         _rename_readings(graph, value.name, inner)
-        reshape = new_node("Reshape", [value.name, shapes[0]], [inner], inner)
-        replace_values(graph.node, [reshape, *graph.node])
+        reshape = onnx_file.new_node("Reshape", [value.name, shapes[0]], [inner], inner)
+        onnx_file.replace_values(graph.node, [reshape, *graph.node])
         _set_shape(value, (1, *sizes))
-        inner = free_name(f"{made.name}/without_batch", taken)
+        inner = onnx_file.free_name(f"{made.name}/without_batch", taken)
         for node in graph.node:
             node.output[:] = [inner if old == made.name else old for old in node.output]
         _rename_readings(graph, made.name, inner)
-        graph.node.append(new_node("Reshape", [inner, shapes[1]], [made.name], f"{made.name}/batch"))
+        graph.node.append(onnx_file.new_node("Reshape", [inner, shapes[1]], [made.name], f"{made.name}/batch"))
         _set_shape(made, (1, *sizes))
     if states:
-        name_nodes(model)
+        onnx_file.name_nodes(model)
         del graph.value_info[:]
 
 
@@ -334,7 +326,7 @@ def _set_shape(value: Any, sizes: Sequence[int]) -> None:
 
 def _rename_readings(graph: Any, old: str, new: str) -> None:
     """Also in the graphs inside its nodes, whose outputs may be a value of the outer one."""
-    for node in nodes(graph):
+    for node in onnx_file.nodes(graph):
         node.input[:] = [new if name == old else name for name in node.input]
 
 

@@ -265,9 +265,8 @@ def content_sha256(path: Path) -> str | None:
 
 def changed_error(path: Path) -> SourceError:
     """The error for a model that changed since its reading began."""
-    return SourceError(
-        "the file changed while it was read", where=str(path), do="Run the build again when nothing writes to it"
-    )
+    do = "Run the build again when nothing writes to it"
+    return SourceError("the file changed while it was read", where=str(path), do=do)
 
 
 def model_sha256(path: Path, options: LoadOptions, more: Sequence[Path] = ()) -> str:

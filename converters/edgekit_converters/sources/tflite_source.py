@@ -29,15 +29,6 @@ from edgekit_converters.recipe.conversion_errors import ConversionError, SourceE
 from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
 from edgekit_converters.sources import exported, shapes
 from edgekit_converters.sources import float_onnx as onnx_graph
-from edgekit_converters.sources.shapes import (
-    check_finite,
-    check_inputs,
-    check_named,
-    image_layout,
-    measured_outputs,
-    pin,
-    unique_names,
-)
 from edgekit_converters.sources.source_model import LoadOptions, Note, SourceModel, State, model_sha256
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize
@@ -46,11 +37,12 @@ from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
 from edgekit_runtime.system.errors import EngineError, MissingExtraError
 
+_AGAIN = "Convert or download it again"
 _AS_IS = "or pack the file as it is, with nothing measured: --recipe tflite-as-is"
 _MADE_FROM = f"Pass the float model that it was made from: the Keras, SavedModel, ONNX or float .tflite file; {_AS_IS}"
 _STATEFUL = frozenset(["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "CALL_ONCE"])
 _WEIGHTED = frozenset(
-    ["CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "CONV_3D", "BATCH_MATMUL", "PRELU"]
+    "CONV_2D DEPTHWISE_CONV_2D TRANSPOSE_CONV FULLY_CONNECTED CONV_3D BATCH_MATMUL PRELU".split()  # noqa: SIM905
 )
 _NARROW = frozenset(["INT8", "UINT8", "INT4", "INT2", "INT16"])
 
@@ -86,7 +78,7 @@ def read(path: Path, *, as_is: bool = False) -> FloatTflite:
             for index, name in signature.names.items()
         }
         inputs = [file.main.tensors[index] for index in file.main.inputs]
-        shapes = {tensor.label: tensor.signature or tensor.shape for tensor in inputs}
+        sizes = {tensor.label: tensor.signature or tensor.shape for tensor in inputs}
         # Built-in ones by name, others with what they are in front
         found = {operator for graph in file.subgraphs for operator in graph.operators}
         flex = {one.op for one in found if one.custom and one.op.startswith("Flex")}
@@ -102,24 +94,20 @@ def read(path: Path, *, as_is: bool = False) -> FloatTflite:
         run_elsewhere = {f"CUSTOM {name}" for name in DELEGATED} if as_is else set()
         foreign = sorted(n for n in operators - run_elsewhere if n.startswith(("CUSTOM ", "SELECT-TF ")))
         if foreign:
-            _refuse(
-                path,
-                f"it has operators that boards' runtimes do not carry: {', '.join(foreign[:5])}",
-                "Convert it again with built-in operators only, or pass the model that it was made from",
-            )
+            do = "Convert it again with built-in operators only, or pass the model that it was made from"
+            _refuse(path, f"it has operators that boards' runtimes do not carry: {', '.join(foreign[:5])}", do)
         data, halved = (data, 0) if as_is else _widened(data, file)
         file = tflite.read(data) if halved else file
         _check_weights(path, data, file)
     except ModuleNotFoundError as error:
         raise MissingExtraError("convert", "reading a .tflite model", where=str(path)) from error
     except (ConversionError, IndexError, ValueError, MemoryError) as error:
-        _refuse(path, "this is not a TFLite model, or it is damaged", "Convert or download it again", error)
-    return FloatTflite(
-        data, names, shapes, halved, stateful, tuple(sorted(n.removeprefix("CUSTOM ") for n in operators))
-    )
+        _refuse(path, "this is not a TFLite model, or it is damaged", _AGAIN, error)
+    called = tuple(sorted(name.removeprefix("CUSTOM ") for name in operators))
+    return FloatTflite(data, names, sizes, halved, stateful, called)
 
 
-def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
+def with_shapes(data: bytes, sizes: Mapping[str, Sequence[int]]) -> bytes:
     """The same file with other input shapes, by tensor name, and every shape that follows.
     Raises ValueError if the graph does not take them."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
@@ -128,8 +116,8 @@ def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
     plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     interpreter = Interpreter(model_content=data, experimental_op_resolver_type=plain)
     for detail in interpreter.get_input_details():
-        if detail["name"] in shapes:
-            interpreter.resize_tensor_input(detail["index"], list(shapes[detail["name"]]), strict=True)
+        if detail["name"] in sizes:
+            interpreter.resize_tensor_input(detail["index"], list(sizes[detail["name"]]), strict=True)
     try:
         interpreter.allocate_tensors()
     except RuntimeError as error:
@@ -148,18 +136,11 @@ def _check_original(path: Path, file: tflite.TfliteFile, stateful: Sequence[str]
     quantized = next((tensor for tensor in tensors if tensor.dtype in _NARROW and tensor.affine is not None), None)
     also = f"; it also keeps a state inside ({', '.join(stateful)})" if stateful else ""
     if quantized is not None:
-        _refuse(
-            path,
-            f"it is already quantized ('{quantized.label}' is {quantized.dtype.lower()}), and what that lost cannot be "
-            f"measured or undone{also}",
-            _MADE_FROM,
-        )
+        what = f"it is already quantized ('{quantized.label}' is {quantized.dtype.lower()})"
+        _refuse(path, f"{what}, and what that lost cannot be measured or undone{also}", _MADE_FROM)
     if stateful:
-        _refuse(
-            path,
-            f"it keeps a state inside ({', '.join(stateful)}), and no recipe converts that",
-            f"Convert it again with its state as an input and the new state as an output; {_AS_IS}",
-        )
+        do = f"Convert it again with its state as an input and the new state as an output; {_AS_IS}"
+        _refuse(path, f"it keeps a state inside ({', '.join(stateful)}), and no recipe converts that", do)
 
 
 def _widened(data: bytes, file: tflite.TfliteFile) -> tuple[bytes, int]:
@@ -197,7 +178,7 @@ def _check_weights(path: Path, data: bytes, file: tflite.TfliteFile) -> None:
         for tensor in graph.tensors
         if tensor.constant and tensor.dtype in ("FLOAT32", "FLOAT16", "FLOAT64")
     )
-    check_finite(constants, where=str(path), may_be_infinite=lambda name: name not in weights)
+    shapes.check_finite(constants, where=str(path), may_be_infinite=lambda name: name not in weights)
 
 
 def _refuse(path: Path, what: str, do: str, cause: Exception | None = None) -> NoReturn:
@@ -245,25 +226,11 @@ def load(path: Path, options: LoadOptions) -> TfliteModel:
     where = str(path)
     file = read(path)
     data = _pinned(file, options, where)
-    try:
-        with quiet():
-            engine = load_engine("tflite", data)
-    except EngineError as error:
-        raise SourceError(error.what, where=where, do="Convert or download it again") from error
-    inputs = tuple(
-        replace(spec, name=name, shape=(1, *spec.shape[1:]), layout=image_layout(spec.shape, prefer="NHWC"))
-        for name, spec in zip(_called(file, engine.inputs, where, "input"), engine.inputs, strict=True)
-    )
-    names = _called(file, engine.outputs, where, "output")
-
-    def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        try:
-            return engine.run(arrays)
-        except EngineError as error:
-            raise SourceError(f"the model does not run: {error.what}", where=where, do="Convert it again") from error
-
-    tensors = [(name, spec.tensor) for name, spec in zip(names, engine.outputs, strict=True)]
-    outputs = measured_outputs(tensors, run, inputs, where=where)
+    engine = _engine(data, where, _AGAIN)
+    named = _named(file, engine.inputs, where, "input")
+    inputs = tuple(replace(spec, layout=shapes.image_layout(spec.shape, prefer="NHWC")) for spec in named)
+    tensors = [(spec.name, spec.tensor) for spec in _named(file, engine.outputs, where, "output")]
+    outputs = shapes.measured_outputs(tensors, lambda arrays: _run(engine, arrays, where), inputs, where=where)
     halved = f"{file.halved} weights are stored as float16: what was lost to that is not measured"
     return TfliteModel(
         path=path,
@@ -280,27 +247,38 @@ def load(path: Path, options: LoadOptions) -> TfliteModel:
 def _pinned(file: FloatTflite, options: LoadOptions, where: str) -> bytes:
     """The file with every axis fixed; the error for a free one shows the option to give."""
     names = {tensor: file.names.get(tensor, tensor) for tensor in file.shapes}
-    check_named(options.shapes, list(names.values()), where=where)
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes.check_named(options.shapes, list(names.values()), where=where)
+    sizes: dict[str, tuple[int, ...]] = {}
     specs = list[TensorSpec]()
     for tensor, shape in file.shapes.items():
         wanted = options.shapes.get(names[tensor])
-        pinned = shape if wanted is None else pin(names[tensor], shape, wanted, where=where)
+        pinned = shape if wanted is None else shapes.pin(names[tensor], shape, wanted, where=where)
         specs.append(TensorSpec(names[tensor], tensor, "float32", pinned))
         if pinned != shape or -1 in shape:
-            shapes[tensor] = (1, *pinned[1:])
-    check_inputs(specs, where=where)
-    if not shapes:
+            sizes[tensor] = (1, *pinned[1:])
+    shapes.check_inputs(specs, where=where)
+    if not sizes:
         return file.data
     try:
         with quiet():
-            return with_shapes(file.data, shapes)
+            return with_shapes(file.data, sizes)
     except ValueError as error:
         raise SourceError(f"the graph does not take these shapes: {error}", where=where, do="Check --shape") from error
 
 
-def _called(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: str) -> tuple[str, ...]:
-    return unique_names([file.names.get(spec.tensor, spec.tensor) for spec in specs], where=where, kind=kind)
+def _engine(data: bytes, where: str, do: str) -> Engine:
+    try:
+        with quiet():
+            return load_engine("tflite", data)
+    except EngineError as error:
+        raise SourceError(error.what, where=where, do=do) from error
+
+
+def _run(engine: Engine, arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:
+    try:
+        return engine.run(arrays)
+    except EngineError as error:
+        raise SourceError(f"the model does not run: {error.what}", where=where, do="Convert it again") from error
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -333,38 +311,28 @@ class FinishedTflite(SourceModel):
             self.engine.reset()
 
     def onnx(self) -> bytes:
-        """Raises ConversionError: a finished file is taken as it is."""
-        raise ConversionError(
-            "a finished .tflite is packed as it is, and is made into nothing else", where=self.path.name
-        )
+        what = "a finished .tflite is packed as it is, and is made into nothing else"
+        raise ConversionError(what, where=self.path.name)
 
 
 def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
     """Raises SourceError with the reason for whatever is refused."""
     where = str(path)
     file = read(path, as_is=True)
-    check_named(options.shapes, list(file.names.values()), where=where)
+    shapes.check_named(options.shapes, list(file.names.values()), where=where)
     if options.shapes:
         raise SourceError("a file that is packed as it is keeps its shapes", where=where, do="Leave --shape out")
-    try:
-        with quiet():
-            engine = load_engine("tflite", file.data)
-    except EngineError as error:
-        again = "Convert or download it again"
-        do = "Set EDGEKIT_DELEGATE to the accelerator's library" if delegated_operators(file.operators) else again
-        raise SourceError(error.what, where=where, do=do) from error
+    do = "Set EDGEKIT_DELEGATE to the accelerator's library" if delegated_operators(file.operators) else _AGAIN
+    engine = _engine(file.data, where, do)
     took = _named(file, engine.inputs, where, "input")
     gave = _named(file, engine.outputs, where, "output")
-    inputs = tuple(replace(_real(spec), layout=image_layout(spec.shape, prefer="NHWC")) for spec in took)
-    check_inputs(inputs, where=where)
+    inputs = tuple(replace(_real(spec), layout=shapes.image_layout(spec.shape, prefer="NHWC")) for spec in took)
+    shapes.check_inputs(inputs, where=where)
 
     def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        try:
-            return engine.run([_stored(array, spec) for array, spec in zip(arrays, took, strict=True)])
-        except EngineError as error:
-            raise SourceError(f"the model does not run: {error.what}", where=where, do="Convert it again") from error
+        return _run(engine, [_stored(array, spec) for array, spec in zip(arrays, took, strict=True)], where)
 
-    measured = measured_outputs([(spec.name, spec.tensor) for spec in gave], run, inputs, where=where)
+    measured = shapes.measured_outputs([(spec.name, spec.tensor) for spec in gave], run, inputs, where=where)
     outputs = tuple(replace(_real(spec), shape=found.shape) for spec, found in zip(gave, measured, strict=True))
     engine.reset()
     pairs = () if file.stateful else shapes.state_pairs(inputs, outputs)
@@ -390,7 +358,7 @@ def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
 
 
 def _named(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: str) -> tuple[TensorSpec, ...]:
-    names = unique_names([file.names.get(spec.tensor, spec.tensor) for spec in specs], where=where, kind=kind)
+    names = shapes.unique_names([file.names.get(spec.tensor, spec.tensor) for spec in specs], where=where, kind=kind)
     return tuple(replace(spec, name=name, shape=(1, *spec.shape[1:])) for name, spec in zip(names, specs, strict=True))
 
 

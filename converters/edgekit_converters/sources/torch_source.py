@@ -37,15 +37,6 @@ from edgekit_converters.sources import checked_onnx as onnx_file
 from edgekit_converters.sources import float_onnx as onnx_graph
 from edgekit_converters.sources import shapes, torch_archive
 from edgekit_converters.sources.float_onnx import finish_onnx
-from edgekit_converters.sources.shapes import (
-    check_finite,
-    check_inputs,
-    check_named,
-    image_layout,
-    measured_outputs,
-    pin,
-    unique_names,
-)
 from edgekit_converters.sources.source_model import LoadOptions, Note, SourceModel, model_sha256
 from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.system.errors import EdgekitError, MissingExtraError
@@ -121,7 +112,7 @@ def call_network(spec: str, options: LoadOptions) -> NetworkCall:
     else:
         names = [p.name for p in parameters if p.default is p.empty and p.kind != p.VAR_POSITIONAL]
         tensors = [None] * len(names)
-    check_named((*options.shapes, *options.constants), names, where=spec)
+    shapes.check_named((*options.shapes, *options.constants), names, where=spec)
     if len(names) != len(tensors) or not names:
         do = "Return one an input"
         raise SourceError(f"gives {len(tensors)} example inputs; forward takes {len(parameters)}", where=spec, do=do)
@@ -129,9 +120,9 @@ def call_network(spec: str, options: LoadOptions) -> NetworkCall:
         name for name, tensor in zip(names, tensors, strict=True) if tensor is None and name not in options.shapes
     ]
     if missing:
-        shapes = " ".join(f"--shape {name}=1,3,224,224" for name in missing)
+        example = " ".join(f"--shape {name}=1,3,224,224" for name in missing)
         what = f"the shape of its input{'s' if len(missing) > 1 else ''} {', '.join(missing)} is not known"
-        raise SourceError(what, where=spec, do=f"Give it, such as {shapes}, or return (network, example_inputs)")
+        raise SourceError(what, where=spec, do=f"Give it, such as {example}, or return (network, example_inputs)")
     made = [_example(torch, spec, n, t, options) for n, t in zip(names, tensors, strict=True)]
     return NetworkCall(module, tuple(names), tuple(made))
 
@@ -221,13 +212,13 @@ def load(path: Path, options: LoadOptions) -> TorchSource:
         Note("trusted-code", f"it holds {part}, which may have run, because the model is trusted") for part in pickled
     )
     names = [str(name) for name in program.graph_signature.user_inputs]
-    check_named((*options.shapes, *options.constants), names, where=str(path))
+    shapes.check_named((*options.shapes, *options.constants), names, where=str(path))
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     specs = []
     for name in names:
         shape = tuple(int(n) if isinstance(n, int) else -1 for n in values[name].shape)
         if name in options.shapes:
-            shape = pin(name, shape, options.shapes[name], where=str(path))
+            shape = shapes.pin(name, shape, options.shapes[name], where=str(path))
         specs.append(_spec(name, shape, values[name].dtype, str(path)))
     return _source(path, program, specs, options, notes)
 
@@ -236,7 +227,7 @@ def load_function(path: Path, options: LoadOptions) -> TorchSource:
     """`module:function`. The sha256 is of the ONNX form, since code is not the model."""
     where = str(path)
     call = call_network(where, options)
-    check_finite(_weights(call.module.state_dict()), where=where)
+    shapes.check_finite(_weights(call.module.state_dict()), where=where)
     program, free = _exported(call, where)
     specs = [
         _spec(name, (-1 if free else 1, *example.shape[1:]), example.dtype, where)
@@ -269,17 +260,17 @@ def _source(
     path: Path, program: Any, inputs: Sequence[TensorSpec], options: LoadOptions, notes: tuple[Note, ...]
 ) -> TorchSource:
     where = str(path)
-    check_finite(_weights(program.state_dict), where=where)
-    check_inputs(inputs, where=where)
+    shapes.check_finite(_weights(program.state_dict), where=where)
+    shapes.check_inputs(inputs, where=where)
     module = program.module()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     zeros = [np.zeros((1, *spec.shape[1:]), spec.dtype) for spec in inputs]
-    names = unique_names(_run(module, zeros, where)[0], where=where, kind="output")
+    names = shapes.unique_names(_run(module, zeros, where)[0], where=where, kind="output")
     changed = next((name for name, buffer in module.named_buffers() if not buffer.equal(before[name])), None)
     if changed is not None:
         what = f"the model keeps a state inside: answering writes to its buffer '{changed}'"
         raise SourceError(what, where=where, do="Give it its state as an input and return the new one as an output")
-    outputs = measured_outputs(
+    outputs = shapes.measured_outputs(
         [(n, n) for n in names], lambda arrays: _run(module, arrays, where)[1], inputs, where=where
     )
     model = _onnx_form(program, inputs, names, where)
@@ -306,9 +297,8 @@ def _onnx_form(program: Any, inputs: Sequence[TensorSpec], outputs: Sequence[str
         with quiet():
             model = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False).model_proto
     except Exception as error:
-        raise SourceError(
-            f"torch cannot write it as ONNX: {one_line(error)}", where=where, do="Replace the operator that it names"
-        ) from error
+        do = "Replace the operator that it names"
+        raise SourceError(f"torch cannot write it as ONNX: {one_line(error)}", where=where, do=do) from error
     del model.metadata_props[:]
     for node in model.graph.node:
         del node.metadata_props[:]  # stack traces of the author's machine
@@ -346,7 +336,7 @@ def _weights(tensors: Any) -> Any:
 def _spec(name: str, shape: tuple[int, ...], dtype: Any, where: str) -> TensorSpec:
     text = str(dtype).removeprefix("torch.")
     try:
-        return TensorSpec(name, name, np.dtype(text).name, shape, image_layout(shape, prefer="NCHW"))
+        return TensorSpec(name, name, np.dtype(text).name, shape, shapes.image_layout(shape, prefer="NCHW"))
     except TypeError as error:
         what = f"input '{name}' has the dtype {text}, which no board's engine takes"
         raise SourceError(what, where=where, do="Use float32 or integer inputs") from error
