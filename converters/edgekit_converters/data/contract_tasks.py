@@ -19,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -179,10 +180,7 @@ def read_state(document: Table, source: SourceModel) -> StateKeys:
         if initial is not None:
             initial.done([pair.input for pair in pairs])
             shapes = {spec.name: spec.shape[1:] for spec in source.inputs}
-            pairs = tuple(
-                CarriedState(pair.input, pair.output, _values(initial, pair.input, shapes[pair.input]))
-                for pair in pairs
-            )
+            pairs = tuple(replace(pair, initial=_values(initial, pair.input, shapes[pair.input])) for pair in pairs)
             found["carried"] = pairs
         inputs, outputs = [pair.input for pair in pairs], [pair.output for pair in pairs]
         twice = next((name for name in outputs if outputs.count(name) > 1), None)

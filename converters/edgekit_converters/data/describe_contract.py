@@ -35,6 +35,7 @@ from edgekit_converters.data.contract_tasks import (
 from edgekit_converters.data.lint import Finding
 from edgekit_converters.data.output_kinds import FEW, confidence, is_curve
 from edgekit_converters.recipe.conversion_errors import ContractFileError
+from edgekit_converters.sources.shapes import shape_text
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_profiles.schema import Table
 from edgekit_runtime.contract.kinds import network_size
@@ -65,15 +66,14 @@ _NORMALISATIONS = (
 
 def image_spec(table: Table, tensor: TensorSpec) -> ImageSpec:
     """Raises ContractFileError where the keys contradict each other or the model's input."""
-    shape = "[" + ", ".join("?" if n == -1 else str(n) for n in tensor.shape) + "]"
+    shape, as_tensor = shape_text(tensor.shape), 'Write kind = "tensor"'
     if tensor.layout is None or len(tensor.shape) != 4:
-        do = 'Write kind = "tensor"'
-        table.stop("kind", f"the model's input '{tensor.name}' has shape {shape}, which is no picture's", do)
+        table.stop("kind", f"the model's input '{tensor.name}' has shape {shape}, which is no picture's", as_tensor)
     _, *axes = tensor.shape
     height, width, channels = axes if tensor.layout == "NHWC" else (axes[1], axes[2], axes[0])
     if channels not in (1, 3):
-        do = 'Write kind = "tensor"'
-        table.stop("kind", f"the model's input '{tensor.name}' has {channels} channels; a picture has 1 or 3", do)
+        what = f"the model's input '{tensor.name}' has {channels} channels; a picture has 1 or 3"
+        table.stop("kind", what, as_tensor)
     if -1 in (height, width):
         do = "Save the model with a fixed height and width"
         table.stop("kind", f"the model's input '{tensor.name}' leaves its size free: {shape}", do)
@@ -88,16 +88,8 @@ def image_spec(table: Table, tensor: TensorSpec) -> ImageSpec:
     if (color == "gray") != (channels == 1):
         fitting = '"gray"' if channels == 1 else '"rgb" or "bgr"'
         table.wrong("color", f'"{color}" does not fit an input with {channels} channels', f"Write {fitting}")
-    return ImageSpec(
-        height=height,
-        width=width,
-        mean=mean,
-        std=std,
-        color=color,
-        resize=resize,
-        crop=crop,
-        interpolation=cast(Interpolation, table.text("interpolation", "bilinear", get_args(Interpolation))),
-    )
+    interpolation = cast(Interpolation, table.text("interpolation", "bilinear", get_args(Interpolation)))
+    return ImageSpec(height, width, mean, std, color, resize, crop, interpolation)
 
 
 def _normalisation(table: Table, tensor: TensorSpec, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -216,12 +208,9 @@ def _task(document: Table, outputs: tuple[OutputContract, ...]) -> Task:
         shape, others = list(outputs[0].shape), [output.name for output in outputs if _is_classes(output)]
         which = "output" if chosen else "first output"
         do = f'Write output = "{others[0]}" in [classification]' if others else ""
-        document.wrong(
-            "task",
-            f"the model's {which} '{outputs[0].name}' is {outputs[0].dtype} {shape}; a classifier's is one "
-            f"float a class",
-            do or 'Write task = "raw"' + (_MASKS if len(shape) >= 3 else ""),
-        )
+        is_now = f"the model's {which} '{outputs[0].name}' is {outputs[0].dtype} {shape}"
+        do = do or 'Write task = "raw"' + (_MASKS if len(shape) >= 3 else "")
+        document.wrong("task", f"{is_now}; a classifier's is one float a class", do)
     return task
 
 
@@ -267,13 +256,11 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
         document.stop("labels", "is neither a file's name nor a list of names", 'Write labels = "labels.txt"')
     classes = math.prod(outputs[0].shape)
     if task == "classification" and len(value) != classes:
-        more = (
-            " Does the first one stand for a background class that the model lacks?"
-            if len(value) == classes + 1
-            else ""
-        )
         what = f"{source} has {len(value)} labels and the output '{outputs[0].name}' has {classes} classes"
-        document.stop("labels", what, f"Write exactly one label a class, in index order.{more}")
+        do = "Write exactly one label a class, in index order."
+        if len(value) == classes + 1:
+            do += " Does the first one stand for a background class that the model lacks?"
+        document.stop("labels", what, do)
     return tuple(label.strip() for label in value)
 
 
@@ -324,7 +311,7 @@ def _tensor(spec: TensorSpec, where: str) -> InputContract:
         do = "Save the model so that every input's first axis is the batch"
         raise ContractFileError(f"the model's input '{spec.name}' has no batch axis", where=where, do=do)
     if -1 in spec.shape[1:]:
-        shape = "[" + ", ".join("?" if n == -1 else str(n) for n in spec.shape) + "]"
+        shape = shape_text(spec.shape)
         what = f"the model's input '{spec.name}' leaves axes free beside the batch: {shape}"
         raise ContractFileError(what, where=where, do="Save the model with a fixed shape")
     return InputContract(spec.name, tuple(spec.shape[1:]), spec.dtype)

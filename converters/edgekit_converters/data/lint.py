@@ -230,13 +230,10 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
         (least, most), (low, high) = expected, found.reach[spec.name]
         slack = 0.05 * (most - least)
         if low < least - slack or high > most + slack:
-            yield Finding(
-                "out-of-range",
-                "warning",
-                f"{found.name}: values from {low:g} to {high:g} for '{spec.name}', but mean and std make pixels "
-                f"{least:g} to {most:g}",
-                "Save uint8 pixels, or normalise the floats as the contract says",
-            )
+            seen = f"{found.name}: values from {low:g} to {high:g} for '{spec.name}'"
+            what = f"{seen}, but mean and std make pixels {least:g} to {most:g}"
+            do = "Save uint8 pixels, or normalise the floats as the contract says"
+            yield Finding("out-of-range", "warning", what, do)
 
 
 def _some(origins: list[str]) -> str:

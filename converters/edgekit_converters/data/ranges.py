@@ -85,13 +85,10 @@ class ActivationHistogram:
         positive, negative = (np.flatnonzero(counts) for counts in self.counts)
         negative = negative[::-1]
         zero = np.zeros(1 if self.zeros else 0)
-        return Bins(
-            np.concatenate([-edges[negative + 1], zero, edges[positive]]),
-            np.concatenate([-edges[negative], zero, edges[positive + 1]]),
-            np.concatenate([self.counts[1, negative], [self.zeros] * zero.size, self.counts[0, positive]]).astype(
-                float
-            ),
-        )
+        lower = np.concatenate([-edges[negative + 1], zero, edges[positive]])
+        upper = np.concatenate([-edges[negative], zero, edges[positive + 1]])
+        counts = np.concatenate([self.counts[1, negative], [self.zeros] * zero.size, self.counts[0, positive]])
+        return Bins(lower, upper, counts.astype(float))
 
     def quantiles(self, shares: Sequence[float]) -> tuple[float, ...]:
         """The values below which these shares (0..1) of all lie."""

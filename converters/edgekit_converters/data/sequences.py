@@ -213,11 +213,8 @@ def _arrays(place: Path, contract: Contract) -> tuple[Dataset, tuple[int, ...]]:
         lead = array.ndim - len(spec.shape)
         if lead not in (1, 2) or tuple(array.shape[lead:]) != spec.shape:
             expected = ", ".join(["sequences", "frames", *map(str, spec.shape)])
-            raise CalibrationError(
-                f"the input '{spec.name}' has shape {list(array.shape)}; a stateful model's is [{expected}], or one "
-                "sequence without the first axis",
-                where=str(place),
-            )
+            is_now = f"the input '{spec.name}' has shape {list(array.shape)}; a stateful model's is [{expected}]"
+            raise CalibrationError(f"{is_now}, or one sequence without the first axis", where=str(place))
         forms.add(tuple(array.shape[:lead]))
     if len(forms) > 1:
         raise CalibrationError("the arrays have different numbers of sequences or frames", where=str(place))

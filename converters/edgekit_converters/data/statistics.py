@@ -204,30 +204,17 @@ class Statistics:
         arrays: dict[str, NDArray[Any]] = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         # The tensors side by side. numbers: [T, 10]; histograms: [T, 2, BINS]; channels: [3, all channels].
         tensors = [self.tensors[name] for name in names]
-        sizes = [0 if tensor.channels is None else tensor.channels.low.size for tensor in tensors]
+        sizes = [(0, 0) if t.channels is None else (t.channels.low.size, t.channels.count) for t in tensors]
         channels = [tensor.channels for tensor in tensors if tensor.channels is not None]
         counted = [
-            (
-                tensor.count,
-                tensor.infinite,
-                tensor.histogram.zeros,
-                tensor.histogram.top,
-                _NO_AXIS if tensor.axis is None else tensor.axis,
-                size,
-                0 if tensor.channels is None else tensor.channels.count,
-            )
-            for tensor, size in zip(tensors, sizes, strict=True)
+            (t.count, t.infinite, t.histogram.zeros, t.histogram.top, _NO_AXIS if t.axis is None else t.axis, *sizes)
+            for t, sizes in zip(tensors, sizes, strict=True)
         ]
-        arrays.update(
-            {
-                "counted": np.array(counted, np.int64).reshape(-1, 7),
-                "measured": np.array([tensor.measured for tensor in tensors], np.float64).reshape(-1, 4),
-                "histograms": np.array([tensor.histogram.counts for tensor in tensors], np.int64),
-                "channels": np.concatenate([[item.low, item.high, item.total] for item in channels], axis=1)
-                if channels
-                else np.zeros((3, 0)),
-            }
-        )
+        arrays["counted"] = np.array(counted, np.int64).reshape(-1, 7)
+        arrays["measured"] = np.array([tensor.measured for tensor in tensors], np.float64).reshape(-1, 4)
+        arrays["histograms"] = np.array([tensor.histogram.counts for tensor in tensors], np.int64)
+        parts = [np.array([item.low, item.high, item.total]) for item in channels]
+        arrays["channels"] = np.concatenate([np.zeros((3, 0)), *parts], axis=1)
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
         return file.getvalue()
@@ -238,12 +225,10 @@ class Statistics:
         try:
             with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
                 head = load_json(arrays["head"].tobytes())
-                counted, measured, histograms, channels = (
-                    arrays[key] for key in ("counted", "measured", "histograms", "channels")
-                )
+                rows = [arrays[key] for key in ("counted", "measured", "histograms")]
+                channels = arrays["channels"]
             found, start = cls({}, head["head"]), 0
-            rows = zip(head["names"], counted, measured, histograms, strict=True)
-            for name, numbers, moments, counts in rows:
+            for name, numbers, moments, counts in zip(head["names"], *rows, strict=True):
                 count, infinite, zeros, top, axis, size, each = (int(number) for number in numbers)
                 tensor = found.tensors[name] = TensorStatistics(None if axis == _NO_AXIS else axis)
                 tensor.count, tensor.infinite, tensor.undefined = count, infinite, name in head["undefined"]

@@ -166,11 +166,8 @@ def _normalisation(trial: _Trial, dataset: Dataset) -> Iterator[Finding]:
         if trial.labels is not None:
             better = _better_by_labels(trial, image, longer if len(dataset) > len(trial.examples) else None)
         else:
-            better = None
-            now, then = (
-                _mutual_information(trial.given),
-                _mutual_information(trial.scores(image)) if _spread(image) <= _spread(trial.image) else 0.0,
-            )
+            better, now = None, _mutual_information(trial.given)
+            then = _mutual_information(trial.scores(image)) if _spread(image) <= _spread(trial.image) else 0.0
             if then > max(_TIMES * now, now + _MORE):
                 evidence = f"its answers distinguish about {np.exp(then):.1f} kinds of picture, not {np.exp(now):.1f}"
                 better = then - now, evidence
@@ -178,13 +175,9 @@ def _normalisation(trial: _Trial, dataset: Dataset) -> Iterator[Finding]:
             best = better[0], label, image, better[1]
     if best is not None:
         _, label, image, evidence = best
-        yield Finding(
-            "normalisation",
-            "warning",
-            f"{dataset.name}: with pixels of {label} the original does better: {evidence}",
-            f"If it was trained so, write mean = {_written(image.mean)} and std = {_written(image.std)} in the "
-            f"contract file",
-        )
+        what = f"{dataset.name}: with pixels of {label} the original does better: {evidence}"
+        pixels = f"mean = {_written(image.mean)} and std = {_written(image.std)}"
+        yield Finding("normalisation", "warning", what, f"If it was trained so, write {pixels} in the contract file")
 
 
 def _better_by_labels(trial: _Trial, image: ImageSpec, longer: Callable[[], _Trial] | None) -> tuple[float, str] | None:

@@ -68,10 +68,9 @@ def _reason(place: int, node: OnnxNode) -> str:
     rows = [row for row in _kernel_facts()["kernels"].get(name, []) if row[3] <= place <= row[4]]
     if not rows:
         return f"it has no kernel for {name}"
+    since = node.since
     of_version = [
-        row
-        for row in rows
-        if node.domain or node.since == row[0] or (row[0] < node.since <= row[1] and row[1] != _OPEN)
+        row for row in rows if node.domain or since == row[0] or (row[0] < since <= row[1] and row[1] != _OPEN)
     ]
     if not of_version:
         return f"it has no kernel for {name} of opset {node.since}"
@@ -79,9 +78,7 @@ def _reason(place: int, node: OnnxNode) -> str:
         pairs = [(node.types.get(parameter, ""), kinds.split()) for parameter, kinds in row[2].items()]
         if all(not kind or kind in kinds or (kind == "float16" and "float" in kinds) for kind, kinds in pairs):
             return ""
-    kinds = dict.fromkeys(
-        kind for parameter, kind in node.types.items() if any(parameter in row[2] for row in of_version)
-    )
+    kinds = dict.fromkeys(kind for name, kind in node.types.items() if any(name in row[2] for row in of_version))
     return f"it has no kernel for {name} in {', '.join(kinds)}"
 
 
@@ -251,20 +248,14 @@ def _tflite(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
     dense_refused = any(barrier.remedy == "per-tensor" for barrier in old)
     if runtime.engine == "tflite-runtime":
         if needs.hybrid_dense and not dense_refused:
-            yield _wrong(
-                "wrong-dense-hybrid",
-                needs.hybrid_dense,
-                "weights with a scale a channel beside float activations",
-                runtime,
-            )
+            weights = "weights with a scale a channel beside float activations"
+            yield _wrong("wrong-dense-hybrid", needs.hybrid_dense, weights, runtime)
         if needs.per_channel_dense and runtime.within("0", "2.9"):
             yield _wrong("wrong-dense-int8", needs.per_channel_dense, "int8 weights with a scale a channel", runtime)
         if needs.int8_matmul and runtime.arch == "aarch64":
-            what = (
-                f"{runtime} crashes on aarch64 in int8 attention, the product of two computed tensors: "
-                f"{_named(needs.int8_matmul)}"
-            )
-            yield Barrier("crash-attention", what, needs.int8_matmul, "float-layers")
+            what = f"{runtime} crashes on aarch64 in int8 attention, the product of two computed tensors"
+            named = _named(needs.int8_matmul)
+            yield Barrier("crash-attention", f"{what}: {named}", needs.int8_matmul, "float-layers")
     if runtime.engine == "litert" and needs.int8_matmul and runtime.within("2.0", "2.1.2"):
         what = f"{runtime} answers wrongly, and says nothing, for int8 BATCH_MATMUL in {_named(needs.int8_matmul)}"
         yield Barrier("wrong-matmul", what, needs.int8_matmul, "float-layers")
@@ -274,11 +265,8 @@ def _custom(uses: Sequence[Use], runtime: Runtime) -> Iterator[Barrier]:
     flex = [use for use in uses if use.op.startswith("Flex")]
     if flex:
         ops = ", ".join(dict.fromkeys(use.op.removeprefix("Flex") for use in flex))
-        yield Barrier(
-            "op-flex",
-            f"it needs TensorFlow itself for {ops} in '{_short(flex[0].layer)}'",
-            tuple(u.layer for u in flex),
-        )
+        what = f"it needs TensorFlow itself for {ops} in '{_short(flex[0].layer)}'"
+        yield Barrier("op-flex", what, tuple(use.layer for use in flex))
     for use in uses:
         if use.op in DELEGATED:
             if not runtime.delegate:
@@ -293,23 +281,19 @@ def _versions(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
     claim_is_newer = needs.claimed is not None and parts(needs.claimed) > parts(runtime.version)
     if most is None:
         if runtime.engine == "tflite-runtime" and claim_is_newer:  # its versions are TensorFlow's
-            yield Barrier(
-                "op-version", f"the file says that it needs TensorFlow Lite {needs.claimed}, and this is {runtime}"
-            )
+            what = f"the file says that it needs TensorFlow Lite {needs.claimed}, and this is {runtime}"
+            yield Barrier("op-version", what)
         return
     for use in needs.ops:
         known = most.get(use.op, 0)
         if known == 0:
-            yield Barrier(
-                "op-unknown", f"{runtime} has no operator {use.op}, which '{_short(use.layer)}' is", (use.layer,)
-            )
+            what = f"{runtime} has no operator {use.op}, which '{_short(use.layer)}' is"
+            yield Barrier("op-unknown", what, (use.layer,))
         elif use.version > known:
             dense = use.op == "FULLY_CONNECTED" and needs.hybrid_dense
-            what = (
-                f"{use.op} version {use.version} in '{_short(use.layer)}' is newer than version {known}, "
-                f"the last that {runtime} has"
-            )
-            yield Barrier("op-version", what, (use.layer,), "per-tensor" if dense else None)
+            what = f"{use.op} version {use.version} in '{_short(use.layer)}' is newer than version {known}"
+            remedy: Remedy | None = "per-tensor" if dense else None
+            yield Barrier("op-version", f"{what}, the last that {runtime} has", (use.layer,), remedy)
 
 
 def _onnx(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
@@ -381,13 +365,8 @@ def read(data: bytes) -> Needs:
                 ops.setdefault((operator.op, operator.version), use)
             types = [tensor.dtype if tensor is not None else "" for tensor in inputs[:2]]
             if operator.op == "FULLY_CONNECTED":
-                kernel = inputs[1] if len(inputs) > 1 else None
-                if (
-                    kernel is not None
-                    and kernel.affine is not None
-                    and kernel.affine.scale.size > 1
-                    and types[1] in _BYTES
-                ):
+                affine = inputs[1].affine if len(inputs) > 1 and inputs[1] is not None else None
+                if affine is not None and affine.scale.size > 1 and types[1] in _BYTES:
                     if types[0] in _BYTES:
                         per_channel.append(layer)
                     elif types[0] == "FLOAT32":

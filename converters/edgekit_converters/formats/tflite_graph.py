@@ -212,12 +212,8 @@ class _TfliteTensorReader:
         self._indexes = indexes
         with quiet():
             try:
-                self._interpreter = Interpreter(
-                    model_content=graph.data,
-                    experimental_op_resolver_type=resolver,
-                    experimental_preserve_all_tensors=inner,
-                    num_threads=2,
-                )
+                options = {"experimental_op_resolver_type": resolver, "experimental_preserve_all_tensors": inner}
+                self._interpreter = Interpreter(model_content=graph.data, num_threads=2, **options)
                 self._interpreter.allocate_tensors()
             except (RuntimeError, ValueError) as error:
                 raise _failed(error) from error
@@ -227,14 +223,11 @@ class _TfliteTensorReader:
     def run(self, inputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if len(inputs) != len(self._inputs):
             raise ValueError(f"{len(inputs)} arrays for {len(self._inputs)} inputs")
-        # Resizes inputs whose shape the file leaves free
-        changed = False
-        for index, array in zip(self._inputs, inputs, strict=True):
-            if array.shape != self._shapes[index]:
-                self._interpreter.resize_tensor_input(index, array.shape)
-                self._shapes[index] = array.shape
-                changed = True
-        if changed:
+        given = {index: array.shape for index, array in zip(self._inputs, inputs, strict=True)}
+        if given != {index: self._shapes[index] for index in given}:  # the file leaves a shape free
+            for index, shape in given.items():
+                self._interpreter.resize_tensor_input(index, shape)
+            self._shapes |= given
             try:
                 self._interpreter.allocate_tensors()
             except (RuntimeError, ValueError) as error:

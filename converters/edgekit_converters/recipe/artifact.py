@@ -9,6 +9,7 @@ Calibration examples are as the original takes them, and are transposed where a 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.metadata
 import json
@@ -177,12 +178,10 @@ def feeds(
     specs: the source's inputs."""
     order = [next(i for i, spec in enumerate(specs) if spec.name == name) for name in model.inputs]
     for arrays in checked_samples(samples, [spec.shape[1:] for spec in specs], progress):
-        yield [
-            (transposed_pixels(arrays[i], specs[i]) if specs[i].name in model.transposed else arrays[i]).astype(
-                specs[i].dtype, copy=False
-            )
-            for i in order
-        ]
+        for i in order:
+            if specs[i].name in model.transposed:
+                arrays[i] = transposed_pixels(arrays[i], specs[i])
+        yield [arrays[i].astype(specs[i].dtype, copy=False) for i in order]
 
 
 @dataclass(frozen=True)
@@ -265,8 +264,6 @@ def tool_versions(distributions: Iterable[str]) -> dict[str, str]:
     """distribution -> version, for those that are installed."""
     found = {}
     for name in distributions:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found

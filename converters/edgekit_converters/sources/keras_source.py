@@ -82,6 +82,13 @@ _FUNCTIONS = frozenset(
     sparsemax squareplus swish tanh tanh_shrink threshold gelu_new
     """.split()  # noqa: SIM905
 )
+_REPLACE = (
+    "Replace it by a built-in layer, export the model to ONNX, or pass --trust-model if you know the file's author"
+)
+_SPLIT = (
+    "Save the layers behind it as a model of their own, such as keras.Sequential([keras.Input((LENGTH,), "
+    "dtype='int64'), *model.layers[1:]]), and run this layer in your application"
+)
 _TRUST_NUMBERS = "; or pass --trust-model if it takes numbers and you know the file's author"
 _OF_WORDS = frozenset(["TextVectorization", "StringLookup"])
 _LOOKUPS = _OF_WORDS | {"IntegerLookup", "Hashing", "HashedCrossing"}
@@ -170,14 +177,10 @@ def _piece(config: dict[str, Any], layer: str) -> str:
         function = str(inner.get("function", "")) if isinstance(inner, dict) else ""
         # TensorFlow exports one function under several names: `add`, `math.add`, `compat.v1.math.add`
         match = _SUPPORTED.fullmatch(function)
-        return (
-            ""
-            if (function in _CALLED or (match is not None and match["name"] in _CALLED))
-            else f"the layer '{layer}' calls tf.{function}, which is no arithmetic on numbers"
-        )
-    if isinstance(kind, str) and (
-        kind in _CLASSES or (module and _OPERATIONS.fullmatch(module) and kind.isidentifier())
-    ):
+        known = function in _CALLED or (match is not None and match["name"] in _CALLED)
+        return "" if known else f"the layer '{layer}' calls tf.{function}, which is no arithmetic on numbers"
+    operation = _OPERATIONS.fullmatch(module or "") is not None
+    if isinstance(kind, str) and (kind in _CLASSES or (operation and kind.isidentifier())):
         return ""
     return f"the layer '{layer}' is of {place}, which is not a layer of Keras that only computes"
 
@@ -263,20 +266,11 @@ def _load(file: _KerasFile, options: LoadOptions) -> TracedSource:
         _refuse(file.path, "its config is nested too deeply", error)
     lookups = list(_lookups(file.config))
     if pieces and len(lookups) == len(pieces) and not options.trust_model:
-        raise SourceError(
-            f"{pieces[0]}: boards take numbers that are ready for arithmetic",
-            where=str(file.path),
-            do="Save the layers behind it as a model of their own, such as keras.Sequential([keras.Input((LENGTH,), "
-            "dtype='int64'), *model.layers[1:]]), and run this layer in your application"
-            + ("" if _OF_WORDS & set(lookups) else _TRUST_NUMBERS),
-        )
+        what = f"{pieces[0]}: boards take numbers that are ready for arithmetic"
+        do = f"{_SPLIT}{'' if _OF_WORDS & set(lookups) else _TRUST_NUMBERS}"
+        raise SourceError(what, where=str(file.path), do=do)
     if pieces and not options.trust_model:
-        raise SourceError(
-            f"{pieces[0]}, which edgekit does not run",
-            where=str(file.path),
-            do="Replace it by a built-in layer, export the model to ONNX, or pass --trust-model if you know the "
-            "file's author",
-        )
+        raise SourceError(f"{pieces[0]}, which edgekit does not run", where=str(file.path), do=_REPLACE)
     ran = tuple(Note("trusted-code", f"{piece}; it was run, because the model is trusted") for piece in pieces)
     keras, tools, model = _read(file, trusted=bool(pieces))
     where = str(file.path)

@@ -84,12 +84,8 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     inputs = _inputs(model.graph, engine, where, said.picture)
     onnx_graph.check_suppression(model, inputs, where, command)
     names = unique_names([spec.tensor for spec in engine.outputs], where=where, kind="output")
-    outputs = measured_outputs(
-        [(name, spec.tensor) for name, spec in zip(names, engine.outputs, strict=True)],
-        lambda arrays: _run(engine, arrays, where),
-        inputs,
-        where=where,
-    )
+    tensors = [(name, spec.tensor) for name, spec in zip(names, engine.outputs, strict=True)]
+    outputs = measured_outputs(tensors, lambda arrays: _run(engine, arrays, where), inputs, where=where)
     if stored and not states and not _branches(model):
         _check_widened(stored, options, engine, inputs, where)
     if fixed:
@@ -135,10 +131,8 @@ def _holds(
     """On random inputs of several sizes, since a tree's thresholds may be of any."""
     free = all(spec.free_batch for spec in (*inputs, *outputs))
     for scale in (1, 30, 1000):
-        arrays = [
-            array * array.dtype.type(scale) if array.dtype.kind == "f" else array
-            for array in onnx_graph.random_inputs(inputs, 32 if free else 1)
-        ]
+        drawn = onnx_graph.random_inputs(inputs, 32 if free else 1)
+        arrays = [array * array.dtype.type(scale) if array.dtype.kind == "f" else array for array in drawn]
         fed = {spec.tensor: array for spec, array in zip(inputs, arrays, strict=True)}
         if not label.holds(fed, _run(engine, arrays, where)[0], at_once=free):
             return False
@@ -163,11 +157,8 @@ def _folded(model: Any, original: bytes, where: str) -> Any:
     slimmed = onnx_graph.slim(model)
     after = _engine(slimmed.SerializeToString(), where)
     same = zip(_run(before, arrays, where), _run(after, arrays, where), strict=True)
-    return (
-        slimmed
-        if all(a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True) for a, b in same)
-        else model
-    )
+    alike = all(a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True) for a, b in same)
+    return slimmed if alike else model
 
 
 def _engine(data: bytes, where: str) -> Engine:

@@ -120,11 +120,10 @@ def check_inputs(
     if len(errors) > 1:
         specs = [spec for spec, _ in errors]
         shown = ", ".join(f"'{spec.name}' {shape_text(spec.shape) if spec.shape else '(a scalar)'}" for spec in specs)
+        sizes = {spec.name: ",".join(_example(spec.shape, picture)) for spec in specs if spec.shape}
         options = " ".join(
-            f"--shape {spec.name}={','.join(_example(spec.shape, picture))}"
-            if spec.shape
-            else f"--constant {spec.name}=NUMBER"
-            for spec in specs
+            f"--shape {name}={sizes[name]}" if name in sizes else f"--constant {name}=NUMBER"
+            for name in (spec.name for spec in specs)
         )
         what = f"{len(errors)} inputs are not of a fixed size with the batch in front: {shown}"
         raise SourceError(what, where=where, do=f"Pin them, with your own sizes: {options}")

@@ -65,12 +65,8 @@ class LoadOptions:
         trust_model: bool = False,
     ) -> LoadOptions:
         """From a command line's words. Raises SourceError naming the option."""
-        return cls(
-            _once(shapes, parse_shape, "--shape"),
-            _once(constants, parse_constant, "--constant"),
-            signature,
-            trust_model,
-        )
+        pinned, fixed = _once(shapes, parse_shape, "--shape"), _once(constants, parse_constant, "--constant")
+        return cls(pinned, fixed, signature, trust_model)
 
 
 def described_json(options: LoadOptions) -> dict[str, Any]:
@@ -235,9 +231,10 @@ def varying_size(
     output: str, found: Sequence[int], before: Sequence[int], where: str, command: str = ""
 ) -> SourceError:
     """The error for an output whose size depends on the input. command: exports it otherwise."""
-    do = "Export it without what chooses among its answers, as NonMaxSuppression: edgekit does that itself"
     what = f"the size of its output '{output}' depends on the input: {list(found)} for one, {list(before)} for another"
-    do = f"Export it without NonMaxSuppression, which edgekit does itself: {command}" if command else do
+    do = "Export it without what chooses among its answers, as NonMaxSuppression: edgekit does that itself"
+    if command:
+        do = f"Export it without NonMaxSuppression, which edgekit does itself: {command}"
     return SourceError(what, where=where, do=do)
 
 

@@ -68,12 +68,9 @@ def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]
     except Exception as error:  # noqa: BLE001 - zipfile, zlib, json and torch raise a dozen types on a damaged file
         _refuse(path, "this is not a torch.export file, or it is damaged", cause=error)
     if pieces and not options.trust_model:
-        _refuse(
-            path,
-            f"it holds what torch would run when it opens it: {pieces[0]}",
-            "Save it with standard operators and without custom objects, or pass --trust-model if you know the "
-            "file's author",
-        )
+        do = "Save it with standard operators and without custom objects"
+        do += ", or pass --trust-model if you know the file's author"
+        _refuse(path, f"it holds what torch would run when it opens it: {pieces[0]}", do)
     try:
         with quiet(), contextlib.nullcontext(path) if pieces else torch_archive.checked_copy(path) as file:
             return torch.export.load(str(file)), pieces
