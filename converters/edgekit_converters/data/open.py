@@ -16,7 +16,7 @@ import itertools
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,16 +95,23 @@ class GeneratedDataset:
                 do = f'The model takes {", ".join(names)}; "label" is the class'
                 raise CalibrationError(f"has a key '{unknown[0]}'", where=origin, do=do)
             return value, (value.get("label") if "label" not in names else None)
-        label = None
-        if isinstance(value, tuple) and len(value) == 2:
-            value, label = value
-        if len(names) > 1 and not isinstance(value, Mapping):
-            do = f"Yield a dict with the keys {', '.join(names)}"
-            raise CalibrationError(f"is one value and the model takes {len(names)} inputs", where=origin, do=do)
-        return (value if isinstance(value, Mapping) else {names[0]: value}), label
+        return split_pair(value, names, origin)
 
 
 _MISSING = object()
+
+
+def split_pair(value: Any, names: Sequence[str], where: str) -> tuple[Mapping[str, Any], Any]:
+    """An item, alone or as `(item, label)` -> values by input name, and its label or None."""
+    label = None
+    if isinstance(value, tuple) and len(value) == 2:
+        value, label = value
+    if isinstance(value, Mapping):
+        return value, label
+    if len(names) > 1:
+        do = f"Yield a dict with the keys {', '.join(names)}"
+        raise CalibrationError(f"is one value and the model takes {len(names)} inputs", where=where, do=do)
+    return {names[0]: value}, label
 
 
 def find_function(spec: str) -> Callable[[], Iterable[Any]]:

@@ -130,23 +130,28 @@ def _other_rate(file: Path, rate: int, first: int) -> CalibrationError:
 def open_recordings(root: Path, contract: Contract, *, labelled: bool) -> Recordings:
     """A folder of .wav files.
     Raises CalibrationError if it has none, or the model takes no row of floats."""
-    files = files_in(root, {".wav"})
-    spec = contract.inputs[0]
-    if not takes_rows(contract) or not spec.shape:
-        taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
-        what = f"a folder of recordings does not fit a model that takes {taken}"
-        do = "Turn them into what the model takes: a .npz, or module:function that yields arrays"
-        raise CalibrationError(what, where=str(root), do=do)
-    if not files:
-        refuse_unreadable(root, {".wav"})
-        raise CalibrationError("no recordings in this folder", where=str(root), do="Put some there")
-    rate = 0
+    fits = takes_rows(contract) and bool(contract.inputs[0].shape)
+    files, rate = _files(root, contract, fits, "a .npz, or module:function that yields arrays"), 0
     for file in files:
         with contextlib.suppress(CalibrationError):  # a damaged one is left out later, and counted
             rate = read_wav(file)[1]
             break
     labels = labels_of(root, files, contract) if labelled else None
     return Recordings(root, files, labels, contract, rate)
+
+
+def _files(place: Path, contract: Contract, fits: bool, form: str) -> tuple[Path, ...]:
+    """The recordings there. form: what else the model takes, for the error unless it `fits`."""
+    if not fits:
+        spec = contract.inputs[0]
+        taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
+        do = f"Turn them into what the model takes: {form}"
+        raise CalibrationError(f"recordings do not fit a model that takes {taken}", where=str(place), do=do)
+    files = (place,) if place.is_file() else files_in(place, {".wav"})
+    if not files:
+        refuse_unreadable(place, {".wav"})
+        raise CalibrationError("no recordings in this folder", where=str(place), do="Put .wav files there")
+    return files
 
 
 _OPEN = 32  # recordings kept in memory
@@ -191,15 +196,8 @@ class Streams(FileDataset):
 def open_streams(place: Path, contract: Contract) -> Streams:
     """A .wav file or a folder of them. contract: as the caller sees it.
     Raises CalibrationError if there are none, the model takes no row of floats, or the rates differ."""
-    files = (place,) if place.is_file() else files_in(place, {".wav"})
-    spec = contract.inputs[0]
-    if not takes_rows(contract):
-        taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
-        do = "Turn them into what the model takes: a .npz of [sequences, frames, ...], or module:function"
-        raise CalibrationError(f"recordings do not fit a model that takes {taken}", where=str(place), do=do)
-    if not files:
-        refuse_unreadable(place, {".wav"})
-        raise CalibrationError("no recordings in this folder", where=str(place), do="Put .wav files there")
+    form = "a .npz of [sequences, frames, ...], or module:function"
+    files, spec = _files(place, contract, takes_rows(contract), form), contract.inputs[0]
     lengths, rate = [], 0
     for file in files:
         samples, found = read_wav(file)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from edgekit_converters.data.arrays import check_item, memory_bytes, npy_members, npz_members
 from edgekit_converters.data.dataset import HELD_OUT, Dataset, Example, RandomDataset, Subset, fingerprint
 from edgekit_converters.data.folder import files_in
-from edgekit_converters.data.open import GeneratedDataset, find_function
+from edgekit_converters.data.open import GeneratedDataset, find_function, split_pair
 from edgekit_converters.data.recordings import open_streams
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_converters.recipe.progress import Progress, silent
@@ -231,16 +231,8 @@ def _arrays(place: Path, contract: Contract) -> tuple[Dataset, tuple[int, ...]]:
 
 def _rows(value: Any, contract: Contract, where: str) -> Iterator[Any]:
     """One sequence's frames: dicts by input name, with "label" where there is one a frame."""
-    names = [spec.name for spec in contract.inputs]
-    label = None
-    if isinstance(value, tuple) and len(value) == 2:
-        value, label = value
-    if not isinstance(value, Mapping):
-        if len(names) > 1:
-            do = f"Yield a dict with the keys {', '.join(names)}"
-            raise CalibrationError(f"is one value and the model takes {len(names)} inputs", where=where, do=do)
-        value = {names[0]: value}
-    columns = {name: np.asarray(array) for name, array in value.items()}
+    values, label = split_pair(value, [spec.name for spec in contract.inputs], where)
+    columns = {name: np.asarray(array) for name, array in values.items()}
     if label is not None:
         columns["label"] = np.asarray(label)
     counts = {array.shape[0] if array.ndim else 0 for array in columns.values()}

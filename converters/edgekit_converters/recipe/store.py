@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.system.files import first_unsafe, read_own, write_cache
@@ -48,31 +48,21 @@ _STALE_S = 3600.0  # a partial file older than this belongs to a build that is n
 _ABANDONED_S = 14 * 86_400.0
 
 
-class StageStore(Protocol):
-    """May be called by several threads at once."""
+class StageStore:
+    """Remembers nothing. Several threads may use a store at once."""
 
     def get(self, key: str) -> bytes | None:
         """The entry, or None if it is absent, forgotten or damaged."""
-        ...
+        return None
 
     def put(self, key: str, data: bytes) -> None:
         """Keep the data if possible. Never raises for a disk that is full or read-only."""
-        ...
 
 
-class _NoStore:
-    def get(self, key: str) -> bytes | None:
-        return None
-
-    def put(self, key: str, data: bytes) -> None:
-        return None
+NO_STORE = StageStore()
 
 
-NO_STORE: StageStore = _NoStore()
-"""Remembers nothing."""
-
-
-class DiskStore:
+class DiskStore(StageStore):
     """One file an entry, in `folder`, which the first `put` makes.
     max_bytes: of all entries together.
     failure: why the last `put` kept nothing, or ""."""

@@ -65,16 +65,17 @@ LOADERS: dict[str, str] = {
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _KNOWN = "Pass a .keras, .h5, .hdf5, .onnx, .tflite or .pt2 file, a SavedModel folder, or module:function for PyTorch"
 _HAS_NO_NETWORK = "it holds weights without their network; name the function that makes the network: module:function"
+_RUNS_CODE = "PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if "
+_RUNS_CODE += _HAS_NO_NETWORK
+_PICKLE = "a pickle runs code when opened, and is not read; save the model in a format of its framework's"
 _HINTS = {
     ".pb": "a frozen graph of TensorFlow 1 is not read; pass the SavedModel folder, or its ONNX form",
-    ".pt": f"PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if "
-    f"{_HAS_NO_NETWORK}",
-    ".pth": f"PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if "
-    f"{_HAS_NO_NETWORK}",
+    ".pt": _RUNS_CODE,
+    ".pth": _RUNS_CODE,
     ".ckpt": f"a checkpoint is not read: {_HAS_NO_NETWORK}",
     ".safetensors": f"a weights file is not read: {_HAS_NO_NETWORK}",
-    ".pkl": "a pickle runs code when opened, and is not read; save the model in a format of its framework's",
-    ".joblib": "a pickle runs code when opened, and is not read; save the model in a format of its framework's",
+    ".pkl": _PICKLE,
+    ".joblib": _PICKLE,
     ".ekb": "this is a bundle, which `edgekit build` already made; pass the model that it was made from",
 }
 _LFS = b"version https://git-lfs.github.com/spec/"
@@ -91,9 +92,8 @@ def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
     if options.constants and format != "onnx":
         _refuse(path, f"--constant is for ONNX files, and this is {_article(format)}", "Export it to ONNX first")
     if options.as_is and format != "tflite":
-        _refuse(
-            path, f"only a .tflite file can be packed as it is, and this is {_article(format)}", "Name other recipes"
-        )
+        what = f"only a .tflite file can be packed as it is, and this is {_article(format)}"
+        _refuse(path, what, "Name other recipes")
     module, function = LOADERS[f"{format}, as it is" if options.as_is else format].split(":")
     loader = getattr(importlib.import_module(module), function)
     before = _content(path)

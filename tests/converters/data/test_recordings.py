@@ -128,5 +128,5 @@ def test_sub_folders_are_labels(tmp_path: Path) -> None:
 
 def test_models_that_take_no_row_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.wav", TONE)
-    with pytest.raises(CalibrationError, match="folder of recordings does not fit"):
+    with pytest.raises(CalibrationError, match="recordings do not fit"):
         open_dataset(tmp_path, contract(8, dtype="int32"))
