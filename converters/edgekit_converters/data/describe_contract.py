@@ -54,9 +54,7 @@ from edgekit_runtime.contract.spec import (
 
 IMAGE_KEYS = ("color", "resize", "crop", "interpolation", "mean", "std")
 
-# Pixels are 0 to 255, so these leave room for any scaling that a network was trained with, and none for a slip of the
-# pen.
-_LARGEST, _LEAST_STD = 1e6, 1e-6
+_LARGEST, _LEAST_STD = 1e6, 1e-6  # for pixels of 0 to 255 room for any scaling, and none for a slip of the pen
 
 _NORMALISATIONS = (
     "Say what the model was trained on: mean = 0 and std = 1 for pixels 0..255, mean = 0 and std = 255 for 0..1, "
@@ -321,8 +319,8 @@ _ENOUGH = 64  # answers looked at: one logit row in them is enough
 _SLACK = 1e-3  # what a sum of rounded numbers may be off
 _WIDE = 32  # values of which softmax leaves each but little where they are no scores
 _FLAT = 0.1
-"""The mean best probability below which so many values choose nothing.
-EfficientNet-Lite0's scores of 1,000 classes have 0.7, its features 0.02."""
+"""Mean best probability below which so many values choose nothing: 0.7 of EfficientNet-Lite0's scores, 0.02 of its
+features."""
 _OTHER = {"probabilities": "logits", "logits": "probabilities"}
 
 

@@ -26,17 +26,16 @@ from numpy.typing import NDArray
 from edgekit_runtime.contract.spec import Contract
 
 OutputKind = Literal["classes", "numbers", "probabilities", "vector"]
-"""classes: one score a class, of classes that exclude each other. numbers: one to seven, each of which means something
-by itself. probabilities: one to seven that all lie in 0..1. vector: anything with more values; what counts is its
-direction."""
+"""classes: one score a class, of classes that exclude each other.
+numbers: one to seven, each of which means something by itself.
+probabilities: one to seven that all lie in 0..1.
+vector: anything with more values; what counts is its direction."""
 
 FEW = 8
 """An output of fewer values is a few numbers, of more it has a direction."""
 
 MOST_CLASSES = 32
-"""Scores of more classes than this decide nothing beside other outputs: neighbours among many are as good as each
-other.
-"""
+"""Scores of more classes decide nothing beside other outputs: neighbours among many are equally good."""
 
 OFFSET = 0.9
 """Share of the power that is the same for every item, from which on it hides what is not."""
@@ -62,8 +61,7 @@ _WINNERS = 0.75  # of the values of a row of scores that are the greatest for so
 _CONSTANT = 1e-3  # of its size: a number that varies by less over the items does not vary
 
 _SMOOTH = 0.25
-"""Of the ratio in `is_curve`. Forecasts of 8 to 96 steps came to 0.0 to 0.2, scores of digits to 1.3 and of untrained
-networks to 1.0."""
+"""Of the ratio in `is_curve`: forecasts of 8 to 96 steps have 0.0 to 0.2, scores 1.0 to 1.3."""
 
 _SURE = 0.5  # a classifier's best probability, a curve's by chance at most
 

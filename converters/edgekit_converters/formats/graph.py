@@ -26,8 +26,9 @@ from edgekit_converters.recipe.conversion_errors import ConversionError
 Kind = Literal[
     "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
 ]
-"""What a layer does. dense: every matrix product. activation: of one tensor, without weights (softmax, hard-swish,
-tanh).
+"""What a layer does.
+dense: every matrix product.
+activation: of one tensor, without weights (softmax, hard-swish, tanh).
 move: values are copied, not computed (reshape, transpose, pad, slice, gather, quantize)."""
 
 

@@ -61,9 +61,7 @@ from edgekit_runtime.system.strict_json import from_json, load_json
 _MODULE = "edgekit_converters.walled"
 _LARGEST, _LARGEST_HEAD = 1 << 32, 1 << 24
 _MEMORY_BYTES = 8 << 30
-"""Beside what the file's size allows. Frameworks reserve some 2 GiB, and half a gigabyte more on machines of many
-cores.
-"""
+"""Besides what the file's size allows. Frameworks reserve some 2 GiB, more on machines of many cores."""
 _ANSWER_S, _LOOK_S = 3600.0, 1.0
 _NONSENSE = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 _PARTS = {"files": "keep it from writing files outside of its folder", "network": "keep it from the network"}

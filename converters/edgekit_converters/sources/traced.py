@@ -67,9 +67,7 @@ ARITHMETIC = frozenset(
     ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp VarIsInitializedOp Variable VariableV2
     """.split()  # noqa: SIM905
 )
-"""Numbers in, numbers out: what TFLite's converter or tf2onnx can turn into a board's operators; then lists, flow,
-weights.
-"""
+"""What TFLite's converter or tf2onnx can turn into a board's operators; then lists, flow, weights."""
 
 _WRITES = (
     "Assign", "AssignAdd", "AssignSub", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp",
