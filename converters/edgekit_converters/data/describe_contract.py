@@ -53,7 +53,6 @@ from edgekit_runtime.contract.spec import (
 )
 
 IMAGE_KEYS = ("color", "resize", "crop", "interpolation", "mean", "std")
-
 _LARGEST, _LEAST_STD = 1e6, 1e-6  # for pixels of 0 to 255 room for any scaling, and none for a slip of the pen
 
 _NORMALISATIONS = (

@@ -53,18 +53,14 @@ MANY_LEVELS = 16
 """Of 256 over its own range: a group that uses fewer has none to lose."""
 
 _ALWAYS = 0.95  # of the items, from which on the class that wins says little
-
 _GRID = 0.05  # of the scores' size: an error is held against no less, as 8 bits round them by a seventh of that
-
 _WINNERS = 0.75  # of the values of a row of scores that are the greatest for some item
-
 _CONSTANT = 1e-3  # of its size: a number that varies by less over the items does not vary
 
 _SMOOTH = 0.25
 """Of the ratio in `is_curve`: forecasts of 8 to 96 steps have 0.0 to 0.2, scores 1.0 to 1.3."""
 
 _SURE = 0.5  # a classifier's best probability, a curve's by chance at most
-
 _LARGEST = 1 << 20  # values of an output, beyond which no offset is looked for
 
 
