@@ -254,9 +254,9 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
     classes = math.prod(outputs[0].shape)
     if task == "classification" and len(value) != classes:
         what = f"{source} has {len(value)} labels and the output '{outputs[0].name}' has {classes} classes"
-        do = "Write exactly one label a class, in index order."
+        do = "Write exactly one label a class, in index order"
         if len(value) == classes + 1:
-            do += " Does the first one stand for a background class that the model lacks?"
+            do += ". Does the first one stand for a background class that the model lacks?"
         document.stop("labels", what, do)
     return tuple(label.strip() for label in value)
 
