@@ -135,6 +135,7 @@ class Lucky:
 
     def __init__(self, subject: BuildSubject) -> None:
         self.subject, self.workers, self.counts = subject, Workers(1, silent), []
+        self.workspace = SimpleNamespace(make=lambda recipe, plan: replace(ARTIFACT, recipe=recipe, plan=plan))
 
     @property
     def checks(self) -> int:
@@ -173,10 +174,7 @@ class Lucky:
         found = self.loss(recipe.name, plan, judge or self.subject)
         items = len((judge or self.subject).reference)
         fidelity = replace(made(recipe.name, found).fidelity, items=items)
-        return RecipeResult(recipe, Artifact(recipe, b"", (), (), 1.0, 1.0, {}, plan=plan), fidelity, None, judge=judge)
-
-    def artifact(self, recipe, plan):
-        return Artifact(recipe, b"", (), (), 1.0, 1.0, {}, plan=plan)
+        return RecipeResult(recipe, self.workspace.make(recipe, plan), fidelity, None, judge=judge)
 
     def crossed(self, artifact, judged):
         lost = [self.loss(other.recipe.name, other.plan, fold) * len(fold.reference) for other, fold in judged]
