@@ -276,7 +276,7 @@ def session(data: bytes, *, plain: bool) -> Any:
 
 def unsigned_products(data: bytes) -> bytes:
     """The model with int8 weights of integer products as uint8: exact on every processor.
-    ONNX Runtime does so itself for exact arithmetic (`engines.onnx`), but only where it may rewrite the graph."""
+    ONNX Runtime does so itself for exact arithmetic (`engines.onnxruntime`) where it may rewrite the graph."""
     if b"MatMulInteger" not in data:
         return data
     import onnx

@@ -29,7 +29,7 @@ RangeMethod = Literal["minmax", "percentile", "entropy", "mse"]
 """How a tensor's range follows from what calibration saw; see `calibration.statistics`."""
 
 Step = Literal["equalise", "round", "bias"]
-"""A change of the float weights before they are quantized; see `refine`."""
+"""A change of the float weights before they are quantized; see `targets.rounding` and `targets.equalise`."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 Rules:
 - a key digests the model, the data, the recipe and the plan, and always edgekit's own code and the versions of the
   tools that make artifacts, so that nothing ever becomes stale;
-- an entry that another user could have written (`strict_modes`) is ignored, and none is put beside it;
+- an entry that another user could have written (`files.read_own`) is ignored, and none is put beside it;
 - a store may forget at any time and never fails a build: what cannot be read or written is made again;
 - an entry is written beside its name, moved there, and sealed under its key (`sealed`): concurrent builds, a full disk
   or a power cut leave whole entries or none, and an entry under another key is ignored;

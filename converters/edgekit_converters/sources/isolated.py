@@ -4,7 +4,7 @@
     source.predict([batch])                 # asked of that process
 
 Rules:
-- Keras, TensorFlow and PyTorch open the file, answer, and write the float model there (`isolated_child`); this process
+- Keras, TensorFlow and PyTorch open the file, answer, and write the float model there (`walled`); this process
   gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
 - its answers are untrusted: the digest of the file is computed here and must agree;
 - it gets the variables that frameworks need, and none that may hold a secret;

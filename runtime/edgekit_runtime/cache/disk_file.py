@@ -10,7 +10,7 @@ Rules:
   batch, in a write-ahead log flushed at checkpoints: power loss costs the last seconds of answers, never the file;
 - use is ordered by answers stored, not by time, and noted only for what left the newest eighth: repeated reads write
   nothing;
-- a file that other users could change or replace (`strict_modes`) is neither read nor written, and that is logged;
+- a file that other users could change or replace (`files.first_unsafe_of`) is left alone, and that is logged;
 - only a file with edgekit's mark, or an empty one, is ever deleted. A damaged file is deleted and rebuilt; so is one
   that fills a disk, with half the bound from then on;
 - a file that cannot be opened is retried after a second, then ever more rarely, up to five minutes. A locked one is

@@ -11,7 +11,7 @@ Rules:
   kept;
 - a measurement on a busy board, or a close one, is repeated by an opening ten minutes later or more, up to OPENINGS
   times; so is an old one, or one dated in the future, by which nothing fits into the memory;
-- a verdict counts only if no other user could have written it (`strict_modes`); one that cannot be kept is logged once
+- a verdict counts if no other user could write it (`files.read_own`); one that cannot be kept is logged once
   a process and says so in `why`;
 - of two processes that open at once the second waits and reads the first one's verdict.
 """

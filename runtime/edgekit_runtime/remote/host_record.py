@@ -16,7 +16,7 @@ Rules:
   after a wrong one;
 - a host that matters is probed 250 ms after its last news; with an open breaker, or after a 503, after 100 to 500 ms;
 - a host that owes ABANDONED answers to callers that have gone gets no request until some of them ended;
-- no thread and no socket: `edgekit simulate offload` runs this very code.
+- no thread and no socket: `benchmarks/fallback/simulate.py` runs this very code.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Rules:
   is used at the deadline, or once no other answer can come;
 - an exchange with a host continues after the deadline for as long again, at most LATE_S, to learn its time.
 
-It has no thread and no clock: `edgekit simulate offload` runs this code.
+It has no thread and no clock: `benchmarks/fallback/simulate.py` runs this code.
 """
 
 from __future__ import annotations
