@@ -30,7 +30,7 @@ pytest = -m pytest $(if $(filter 1,$(1)),,-n $(1) --dist loadfile --no-loadscope
 PYTEST = $(call pytest,$(JOBS))
 report = --junitxml=$(REPORTS)/$(1).xml
 
-.PHONY: demo test test-avx2-only test-all test-slow test-interop test-tflite-runtime test-openvino test-tensorrt-rtx test-onnx-tflite test-torch fuzz kill mutate steady setup setup-demo lint dist clean
+.PHONY: demo test test-avx2-only test-all test-slow test-interop test-tflite-runtime test-openvino test-tensorrt-rtx test-onnx-tflite test-torch fuzz kill mutate steady docs setup setup-demo lint dist clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
@@ -71,7 +71,7 @@ test-python-%: setup
 	set -e; rm -rf build/wheel-$* .venv-$*; \
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel-$* . >/dev/null; \
 	$(BIN)/uv venv --quiet --python $$python .venv-$*; \
-	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel-$*/*.whl)[litert,onnx,image,telemetry]" $(TEST_TOOLS); \
+	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel-$*/*.whl)[litert,onnx,camera,video,image,telemetry]" $(TEST_TOOLS); \
 	$(FEWER) .venv-$*/bin/python $(PYTEST) -p no:cacheprovider $(call report,python-$*) $(if $(filter $*,$(COVERED)),$(call coverage,$*)) $(BOARD_SUITES)
 
 test-tflite-runtime: setup-tflite
@@ -139,7 +139,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/uv
 	$(UV) --python $(BIN)/python -e '.[demo]' || $(PIP) -e '.[demo]'
 	touch $@
 
-TFLITE_NEEDS = -e '.[tflite,image,telemetry]' $(TEST_TOOLS)
+TFLITE_NEEDS = -e '.[tflite,camera,video,image,telemetry]' $(TEST_TOOLS)
 
 $(VENV_TFLITE)/.test: pyproject.toml | $(VENV)/bin/uv
 	$(PYTHON_TFLITE) -m venv --without-pip $(VENV_TFLITE)
@@ -191,6 +191,15 @@ dist: setup
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
 	$(BIN)/python tests/distribution/wheel_contents.py dist/*.whl
 	cd dist && sha256sum *
+
+# The site of the documentation, in build/site: every link leads somewhere, and the reference is of this tree.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open build/site/index.html"
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.dev
+	$(UV) --python $(BIN)/python -e '.[docs]' || $(PIP) -e '.[docs]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) $(VENV)-* demo dist build

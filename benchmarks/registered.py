@@ -25,9 +25,10 @@ from typing import Any
 
 from edgekit.boards.replay import environment
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.formats.needs import kernel_versions, known_custom, known_versions, parts
+from edgekit_converters.formats.needs import kernel_versions, known_custom, known_versions
+from edgekit_profiles.wheels import version_parts
 
-FILE = Path(__file__).parents[1] / "converters" / "edgekit_converters" / "needs" / "registered.toml"
+FILE = Path(__file__).parents[1] / "converters" / "edgekit_converters" / "formats" / "registered.toml"
 KERNELS = FILE.with_name("onnx_kernels.json")
 VERSIONS = 20
 MAX_END = 2**31 - 1
@@ -269,7 +270,7 @@ def main() -> None:
     wanted += [(one.partition("==")[0], one.partition("==")[2]) for one in options.more]
     order = {"tflite-runtime": 0, "litert": 1, "onnxruntime": 2}
     found = {}
-    for engine, version in sorted(set(wanted), key=lambda pair: (order[pair[0]], parts(pair[1]))):
+    for engine, version in sorted(set(wanted), key=lambda pair: (order[pair[0]], version_parts(pair[1]))):
         found[engine, version] = asked(engine, version)
         print(f"{engine} {version}: {len(found[engine, version])} answers", file=sys.stderr)
     made = text(

@@ -27,10 +27,10 @@ from edgekit.bench.conditions import conditions
 from edgekit.bench.measure import golden_inputs
 from edgekit.fleet.ingest import Ingest
 from edgekit.fleet.store.databases import SqliteStore
-from edgekit.fleet.store.store import quantiles
+from edgekit.fleet.store.records import quantiles
 from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
@@ -93,7 +93,15 @@ def a_report(rng: random.Random) -> Report:
     for _ in range(500):
         latency["host"].record(rng.lognormvariate(2.5, 0.4))
     about = About("press-line-3", "efficientnet_lite0", "1.4.2", "9f3c01ab77de", "raspberry-pi-4", 100.0)
-    return Report(about, 12, 1_790_000_000_000, 60_001, True, 2, 31, latency, System(41.5, 63.2, 71.3, 0, 12_345))
+    return Report(
+        about,
+        12,
+        1_790_000_000_000,
+        60_001,
+        True,
+        CountedWindow(latency, {"engine": 2}, 31),
+        System(41.5, 63.2, 71.3, 0, 12_345),
+    )
 
 
 SEAL = Seal("0123456789abcdef", 41_000, 40_998, 3, 12, 11_000)

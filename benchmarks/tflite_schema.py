@@ -104,10 +104,11 @@ def written(source: str) -> str:
     for union in UNIONS:
         names = {value: name for name, value in constants(found[union]).items()}
         lines += _words(UNIONS_AS[union], [names.get(n, "-") for n in range(max(names) + 1)])
-    lines.append("TABLES = {")
-    for name in sorted(tables):
-        lines += _entry(name, tables[name])
-    lines.append("}")
+    rows = "; ".join(f"{name} {tables[name]}".rstrip() for name in sorted(tables)).split(" ")
+    lines += [
+        *_words("_TABLES", rows, ""),
+        "TABLES = {name: fields for name, _, fields in (table.partition(' ') for table in _TABLES.split('; '))}",
+    ]
     return subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"],
         input="\n".join(lines) + "\n",
@@ -121,7 +122,7 @@ ENUMS_AS = {"TensorType": "TENSOR_TYPES", "BuiltinOperator": "OPERATORS"}
 UNIONS_AS = {union: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", union).upper() for union in UNIONS}
 
 
-def _words(name: str, words: list[str]) -> list[str]:
+def _words(name: str, words: list[str], split: str = ".split()") -> list[str]:
     rows, row = [], ""
     for word in words:
         if len(row) + len(word) > 112:
@@ -129,20 +130,8 @@ def _words(name: str, words: list[str]) -> list[str]:
         row += f"{word} "
     rows.append(row)
     if len(rows) == 1:
-        return [f'{name} = "{row.rstrip()}".split()']
-    return [f"{name} = (", *[f'    "{row}"' for row in rows[:-1]], f'    "{rows[-1].rstrip()}"', ").split()"]
-
-
-def _entry(name: str, text: str) -> list[str]:
-    if len(text) + len(name) < 108:
-        return [f'    "{name}": "{text}",']
-    rows, row = [], ""
-    for word in text.split():
-        if len(row) + len(word) > 105:
-            rows, row = [*rows, row], ""
-        row += f"{word} "
-    rows.append(row.rstrip())
-    return [f'    "{name}": (', *[f'        "{row}"' for row in rows], "    ),"]
+        return [f'{name} = "{row.rstrip()}"{split}']
+    return [f"{name} = (", *[f'    "{row}"' for row in rows[:-1]], f'    "{rows[-1].rstrip()}"', f"){split}"]
 
 
 def main() -> int:

@@ -10,19 +10,21 @@ result.bundles[0].path          # bundles/net-raspberry-pi-4.ekb
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from edgekit_converters.recipe.option import filled
 from edgekit_converters.recipe.progress import Progress, silent
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from edgekit.building.build_report import BuildReport
-    from edgekit.compressing.compress_request import CompressReport
-    from edgekit.packaging.signers import SigningOptions
+    from edgekit.compressing.compress_report import CompressReport
+    from edgekit.packaging.bundle_options import SigningOptions
 
     Data = str | Path | ArrayLike | tuple[ArrayLike, ArrayLike] | Mapping[str, ArrayLike]
     """A folder, a file or `module:function`; or arrays: items, (items, labels), or input name -> items."""
@@ -61,7 +63,7 @@ def build(
     compatible: Sequence[str] = (),
     profile_paths: Sequence[str | Path] = (),
     anchors: Sequence[str | Path] = (),
-    jobs: int = 2,
+    jobs: int = min(2, os.cpu_count() or 1),
     cache: str | Path | bool = True,
     command: Sequence[str] = (),
     progress: Progress = silent,
@@ -81,57 +83,20 @@ def build(
 
     Raises EdgekitError for what stops every board. A board without a bundle raises nothing: see `result.complete`.
     """
+    given = locals()
     from edgekit.building.build_journey import build as journey
     from edgekit.building.build_request import BuildRequest
-    from edgekit.packaging.assemble import refuse_past, terms_of
-    from edgekit.packaging.signers import SigningOptions
+    from edgekit.packaging.bundle_options import BundleTerms, SigningOptions, checked_terms, refuse_past
     from edgekit_converters.choose import MAX_DROP
-    from edgekit_converters.sources.source_model import LoadOptions
     from edgekit_runtime.bundle.secrets import load_secret
 
-    terms = terms_of(
-        licence=licence, rollout_seq=rollout_seq, not_before=not_before, expires=expires, compatible=compatible
-    )
-    refuse_past(terms)
-    options = LoadOptions.parse(
-        shapes=_words(shapes, lambda sizes: ",".join(map(str, sizes))),
-        constants=_words(constants, str),
-        signature=signature,
-        trust_model=trust_model,
-    )
-    if not isinstance(sign, SigningOptions):
-        sign = SigningOptions((sign,) if isinstance(sign, str) else tuple(sign))
-    with contextlib.ExitStack() as stack:
-        request = BuildRequest(
-            model=Path(model),
-            profiles=(profiles,) if isinstance(profiles, str) else tuple(profiles),
-            output=Path(output),
-            calibration=_source("calibration", calibration, stack),
-            evaluation=_source("evaluation", evaluation, stack),
-            max_drop=MAX_DROP if max_drop is None and not allow_random else max_drop,
-            budget_ms=budget_ms,
-            recipes=tuple(recipes),
-            contract=None if contract is None else Path(contract),
-            name=name,
-            version=model_version,
-            signing=sign,
-            options=options,
-            allow_random=allow_random,
-            repair_s=repair_s,
-            metric=metric,
-            alternates=alternates,
-            batches=tuple(batches),
-            degraded=tuple(map(Path, degraded)),
-            compare=tuple(map(Path, (compare,) if isinstance(compare, (str, Path)) else compare)),
-            jobs=jobs,
-            cache=_cache_folder(cache),
-            command=tuple(command),
-            profile_paths=tuple(map(Path, profile_paths)),
-            anchors=tuple(map(Path, anchors)),
-            terms=terms,
-            secret=None if encrypt is None else load_secret(encrypt),
-        )
-        return journey(request, progress, say)
+    given["terms"] = checked_terms(filled(BundleTerms, given))
+    refuse_past(given["terms"])
+    given["signing"] = sign if isinstance(sign, SigningOptions) else filled(SigningOptions, given)
+    given["encrypt"] = None if encrypt is None else load_secret(encrypt)
+    given["max_drop"] = MAX_DROP if max_drop is None and not allow_random else max_drop
+    with _read(given, "calibration", "evaluation"):
+        return journey(filled(BuildRequest, given), progress, say)
 
 
 def compress(
@@ -143,7 +108,7 @@ def compress(
     steps: Sequence[str] = (),
     metric: str | None = None,
     max_drop: float | None = None,
-    profile: str | None = None,
+    profile: str = "",
     budget_ms: float | None = None,
     epochs: float = 10.0,
     batch: int = 64,
@@ -174,49 +139,29 @@ def compress(
 
     Raises EdgekitError. Limits that are not kept raise nothing: see `result.kept`.
     """
+    given = locals()
     from edgekit.compressing.compress_journey import compress as journey
     from edgekit.compressing.compress_request import CompressRequest
-    from edgekit_converters.sources.source_model import LoadOptions
 
-    with contextlib.ExitStack() as stack:
-        request = CompressRequest(
-            model=Path(model),
-            train=_source("train", train, stack) or "",
-            evaluation=_source("evaluation", evaluation, stack) or "",
-            output=Path(output),
-            steps=tuple(steps),
-            metric=metric,
-            profile=profile or "",
-            max_drop=max_drop,
-            budget_ms=budget_ms,
-            epochs=epochs,
-            batch=batch,
-            rate=rate,
-            seed=seed,
-            contract=None if contract is None else Path(contract),
-            options=LoadOptions.parse(
-                shapes=_words(shapes, lambda sizes: ",".join(map(str, sizes))), trust_model=trust_model
-            ),
-            profile_paths=tuple(map(Path, profile_paths)),
-            cache=_cache_folder(cache),
-            teacher=None if teacher is None else Path(teacher),
-            width=width,
-            start=start,
-            input_size=input_size,
-            features=features,
-            temperature=temperature,
-            alpha=alpha,
-            sparsity=sparsity,
-            repair_s=repair_s,
-            beside=tuple(map(Path, beside)),
-        )
-        return journey(request, progress, say)
+    with _read(given, "train", "evaluation"):
+        return journey(filled(CompressRequest, given), progress, say)
 
 
-def _cache_folder(cache: str | Path | bool) -> Path | None:
+@contextlib.contextmanager
+def _read(given: dict[str, Any], *sets: str) -> Iterator[None]:
+    """Replace data sets and the cache by paths, and NAME=VALUE by LoadOptions."""
     from edgekit_converters.recipe.store import default_folder
+    from edgekit_converters.sources.load_options import LoadOptions
 
-    return (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
+    shapes = _words(given["shapes"], lambda sizes: ",".join(map(str, sizes)))
+    loading = {name: given[name] for name in ("signature", "trust_model") if name in given}
+    options = LoadOptions.parse(shapes=shapes, constants=_words(given.get("constants", ()), str), **loading)
+    given |= {"options": options, "shapes": options.shapes}
+    if isinstance(given["cache"], bool):
+        given["cache"] = default_folder() if given["cache"] else None
+    with contextlib.ExitStack() as stack:
+        given |= {name: _source(name, given[name], stack) for name in sets}
+        yield
 
 
 def _words(given: Mapping[str, Any] | Sequence[str], spell: Callable[[Any], str]) -> Iterator[str]:

@@ -12,8 +12,8 @@ from random import Random
 
 import numpy as np
 
-from edgekit_runtime.cache.kept import KeptForm, PackError
 from edgekit_runtime.cache.memory_tier import Moment
+from edgekit_runtime.cache.stored_answers import KeptForm, PackError
 from edgekit_runtime.contract.spec import OutputContract
 from edgekit_runtime.system.errors import InputError
 from edgekit_runtime.system.sealed import SEAL_BYTES, seal
@@ -47,16 +47,16 @@ _DATES = (0.0, 1.8e9, -1.0, 1e308, float("nan"), float("inf"), float("-inf"))
 
 def _read(data: bytes) -> None:
     try:
-        kept = _FORM.unpack(_KEY, data)
+        outputs, born = _FORM.unpack(_KEY, data)
     except PackError as error:
         raise InputError(str(error)) from error
-    assert list(kept.outputs) == [output.name for output in _OUTPUTS]
+    assert list(outputs) == [output.name for output in _OUTPUTS]
     for output in _OUTPUTS:
-        array = kept.outputs[output.name]
+        array = outputs[output.name]
         assert (array.shape, array.dtype) == (output.shape, np.dtype(output.dtype))
         assert np.isfinite(array).all()
         assert not array.flags.writeable
-    assert _FORM.unpack(_KEY, _FORM.pack(_KEY, kept.outputs, kept.born)).born == kept.born
+    assert _FORM.unpack(_KEY, _FORM.pack(_KEY, outputs, born))[1] == born
 
 
 @cache

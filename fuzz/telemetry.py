@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from edgekit.fleet.store.store import parse_state
+from edgekit.fleet.store.records import parse_state
 from edgekit_runtime.system.errors import WindowError
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.messages import EVENT_KINDS, MOST_EVENT_TEXT, encode_event, parse_event
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, origin, parse_window, sealed_payload
 from fuzz.octets import altered
@@ -65,10 +65,10 @@ def _windows() -> Sequence[bytes]:
     made = []
     for latency in ({"device": slow, "cache": quick}, {"device": slow, "host": quick}, {"device": nothing}):
         late = 2 if latency["device"].count else 0
-        report = Report(
-            about, 3, 1_800_000_000_000, 60_000, True, 3, late, latency, board, stages={"infer": slow}, refused=1,
-            error_codes={"decode": 2, "budget": 1}, clipped=3, values=90, psi=0.1,
-        )  # fmt: skip
+        counted = CountedWindow(
+            latency, {"decode": 2, "budget": 1}, late, refused=1, stages={"infer": slow}, clipped=3, values=90
+        )
+        report = Report(about, 3, 1_800_000_000_000, 60_000, True, counted, board, psi=0.1)
         made.append(sealed_payload(encode(report), Seal(_EPOCH, 41, 12, 3, 30, 30_000)))
     return made
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from examples import examples
 from hypothesis import settings
+from property_examples import examples
 
 
 def test_no_property_test_has_a_deadline():
@@ -19,7 +19,7 @@ def test_no_property_test_has_a_deadline():
 @pytest.mark.parametrize("ci", ["true", ""])
 def test_ci_does_not_try_the_same_examples_each_time(ci):
     script = """
-import examples
+import property_examples as examples
 examples.load_profile()
 from hypothesis import given, strategies as st
 tried = []

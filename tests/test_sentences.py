@@ -24,7 +24,8 @@ OF_OTHERS = {
     "edgekit/shipping/push.py": "of an installer on a board, which may be of another release",
     "runtime/edgekit_runtime/batching/queued_request.py": "of an engine's error, compared with its copy",
     "runtime/edgekit_runtime/engines/litert.py": "LiteRT's, of a library that does not load",
-    "runtime/edgekit_runtime/install/active.py": "the dynamic loader's, which passes on no errno",
+    "runtime/edgekit_runtime/install/open_active.py": "the dynamic loader's, which passes on no errno",
+    "runtime/edgekit_runtime/system/database.py": "SQLite's, which has no error codes under Python 3.10",
     "runtime/edgekit_runtime/system/memory.py": "the engines', of memory that they did not get",
 }
 """file: whose words are read there."""

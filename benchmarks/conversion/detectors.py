@@ -209,7 +209,7 @@ def loss(target: Any, answer: Any) -> Any:
 def measured(name: str, cache: Path) -> dict[str, Any]:
     from edgekit.building.build_journey import build
     from edgekit.building.build_request import BuildRequest
-    from edgekit_converters.sources.source_model import LoadOptions
+    from edgekit_converters.sources.load_options import LoadOptions
 
     case, folder = CASES[name], cache.resolve() / "detectors" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,8 @@ def measured(name: str, cache: Path) -> dict[str, Any]:
     (folder / "contract.toml").write_text(case.contract)
     report = build(
         BuildRequest(
-            model, ("raspberry-pi-4",), folder / "out", str(calibration), str(evaluation), max_drop=0.05,
+            model, ("raspberry-pi-4",), output=folder / "out", calibration=str(calibration),
+            evaluation=str(evaluation), max_drop=0.05,
             recipes=RECIPES, repair_s=120.0,
             contract=folder / "contract.toml", options=LoadOptions(shapes=case.shapes), cache=folder / "kept",
             name=name,

@@ -53,7 +53,8 @@ def _both(form: str, folder: Path, plain: Path, repaired: Path) -> dict[str, Any
         np.savez(scratch / "calibrate.npz", x=calibrate)
         np.savez(scratch / "evaluate.npz", **evaluate)
         request = BuildRequest(
-            model, (), scratch / "out", str(scratch / "calibrate.npz"), str(scratch / "evaluate.npz"),
+            model, (), output=scratch / "out", calibration=str(scratch / "calibrate.npz"),
+            evaluation=str(scratch / "evaluate.npz"),
             max_drop=MAX_DROP, options=_options(model, calibrate), repair_s=REPAIR_S,
             metric=metric, cache=scratch / "kept",
         )  # fmt: skip
@@ -62,7 +63,7 @@ def _both(form: str, folder: Path, plain: Path, repaired: Path) -> dict[str, Any
 
 def _options(model: Path, calibrate: NDArray[Any]) -> Any:
     """Axes that the file leaves free, as `--shape` would fix them."""
-    from edgekit_converters.sources.source_model import LoadOptions
+    from edgekit_converters.sources.load_options import LoadOptions
 
     if model.suffix != ".onnx":
         return LoadOptions()
@@ -78,7 +79,7 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
     too.
     """
     from edgekit.building.build_subject import open_subject
-    from edgekit.building.candidates import evidence
+    from edgekit.building.evidence import evidence
     from edgekit.building.making import Maker, Workers
     from edgekit.building.repairing import Search, with_islands_beside, with_repairs
     from edgekit_converters.choose import ChoiceLimits

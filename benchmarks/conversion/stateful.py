@@ -61,7 +61,7 @@ def _dynamic(cache: Path, model: Path) -> dict[str, Any]:
 def _ours(model: Path, name: str) -> dict[str, Any]:
     from edgekit_converters.recipe.artifact import recipe
     from edgekit_converters.sources.load import load
-    from edgekit_converters.sources.source_model import LoadOptions
+    from edgekit_converters.sources.load_options import LoadOptions
     from edgekit_converters.targets.workspace import Workspace
     from edgekit_runtime.system.errors import EdgekitError
 

@@ -25,6 +25,7 @@ from baselines import by_mac_count, same_core
 from fit import Fit
 from held_out import ANCHORING, TARGETS, WAYS, Predicted, apart, band, held_out, never_fitted, tested
 from inferred import inferred_rates
+from later import later_cores, one_board
 from published import NEVER_FITTED, Row, read
 from stand_in import judged as onnx_runtime
 from table import differences, rounded, written
@@ -46,13 +47,19 @@ def main() -> int:
     fit = Fit(rows)
     rates = inferred_rates(fit)
     judged = {"anchoring": ANCHORING, "tested": tested(rows), "bands": bands(rows, found, rates), "apart": apart(fit)}
-    fitted = rounded(fit.constants(fit.solve(fit.all)) | judged)
+    judged["bands"]["one_board"] = list(one_board(fit))
+    x = fit.solve(fit.all)
+    later = later_cores(fit, x)
+    fitted = fit.constants(x) | judged
+    fitted = rounded(fitted | {"cores": fitted["cores"] | later.tables()})
     if options.check or options.write:
         return _settle(fitted, options.write)
     tables = report(rows, found) | {"inferred float32 over fitted float32 rate": rates}
     tables["board and network both unseen"] = [figures("estimated, in the same bands", both_unseen(fit, found))]
     others = never_fitted(read(NEVER_FITTED), tomllib.loads(TABLE.read_text(encoding="utf-8")))
     tables["published rows that no fit reads"] = [figures(way, others[way]) for way in WAYS]
+    tables["cores of one published board, before any of their rows"] = figures_of(later.unseen())
+    tables["cores of one published board, a network at a time on that board"] = figures_of(later.new_network())
     tables["ONNX Runtime by LiteRT's estimate, each board left out"] = onnx_runtime(fit)
     print_tables(tables)
     options.output.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
@@ -146,6 +153,10 @@ def figures(name: str, found: Predicted) -> dict[str, Any]:
         "inside_band": round(float(100 * found.inside().mean()), 1) if has_band else None,
         "band": [round(float(side), 2) for side in np.median(found.bands, axis=0)] if has_band else None,
     }
+
+
+def figures_of(found: dict[str, Predicted]) -> list[dict[str, Any]]:
+    return [figures(name, one) for name, one in found.items()]
 
 
 def print_tables(tables: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,10 @@ BYTES = {"float32": 4, "float16": 2, "int8": 1}
 PEAK = {
     "cortex-a7": (2, 4), "cortex-a53": (4, 8), "cortex-a55": (4, 16), "cortex-a57": (4, 8), "cortex-a72": (4, 8),
     "cortex-a73": (4, 8), "cortex-a75": (8, 8), "cortex-a76": (8, 32), "cortex-a77": (8, 32), "cortex-a78ae": (8, 32),
+    "cortex-a720": (8, 32), "cortex-x3": (16, 64), "cortex-x4": (16, 64),
 }  # fmt: skip
-_DOTPROD = {"cortex-a55", "cortex-a75", "cortex-a76", "cortex-a77", "cortex-a78ae"}
-GENERATION = {core: "dotprod" if core in _DOTPROD else "plain" for core in PEAK}
+_PLAIN = {"cortex-a7", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73"}
+GENERATION = {core: "plain" if core in _PLAIN else "dotprod" for core in PEAK}
 
 # The deviations are of logarithms: 0.3 is a factor of 1.35 either way.
 _DEVIATION = {
@@ -42,12 +43,13 @@ _DEVIATION = {
 
 
 class Fit:
-    """rows: all there are; solve() takes the places of those that it may see."""
+    """rows: all there are; solve() takes the places of those that it may see. given: priors instead of the usual."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], given: Callable[[Hashable], tuple[float, float]] | None = None) -> None:
         self.rows = rows
         self.all = np.arange(len(rows))
-        self._sum = Additive([_terms(row) for row in rows], np.array([row.ms / 1e3 for row in rows]), _prior)
+        self._sum = Additive([_terms(row) for row in rows], np.array([row.ms / 1e3 for row in rows]), given or prior)
+        self.names = self._sum.names
 
     def solve(self, chosen: Array, start: Array | None = None) -> Array:
         """Every board and framework counts alike, however many rows it has."""
@@ -61,18 +63,21 @@ class Fit:
 
     def constants(self, x: Array) -> dict[str, Any]:
         """In the shape of roofline.toml, without its bands."""
-        found = dict(zip(self._sum.names, x, strict=True))
+        found = dict(zip(self.names, x, strict=True))
         return {
             "machine": {
                 "thread_exponent": {p: found["threads", p] for p in PRECISIONS},
                 "bytes": BYTES,
             },
-            "cores": {core: self._core(core, found) for core in PEAK},
+            "cores": {
+                core: self.core(core, found)
+                for core in sorted({row.machine.core for row in self.rows}, key=[*PEAK].index)
+            },
             "speeds": {g: {p: _speeds(found, g, p) for p in PRECISIONS} for g in ("plain", "dotprod")},
             "frameworks": {name: _framework(found, name) for name in ("ncnn", *FRAMEWORKS)},
         }
 
-    def _core(self, core: str, found: Mapping[Hashable, float]) -> dict[str, Any]:
+    def core(self, core: str, found: Mapping[Hashable, float]) -> dict[str, Any]:
         seen = {row.precision for row in self.rows if row.machine.core == core}
         rates = {p: math.exp(_rate(found, core, p)) for p in PRECISIONS if p in seen}
         inferred = "float32" not in seen and "float16" in seen
@@ -142,7 +147,7 @@ def _terms(row: Row) -> list[Term]:
     return found
 
 
-def _prior(name: Hashable) -> tuple[float, float]:
+def prior(name: Hashable) -> tuple[float, float]:
     assert isinstance(name, tuple)
     kind = name[0]
     deviation = _DEVIATION[kind]

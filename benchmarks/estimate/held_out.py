@@ -126,7 +126,7 @@ def apart(fit: Fit) -> dict[str, dict[str, Any]]:
             float(np.exp(np.median(off[sites == site]))) for site in set(sites) if (sites == site).sum() >= _FEWEST
         ]
         found[name] = {
-            "times": int(own.sum()), "estimated": list(_conformal(off)), "boards": [min(medians), max(medians)],
+            "times": int(own.sum()), "estimated": list(conformal(off)), "boards": [min(medians), max(medians)],
         }  # fmt: skip
     return found
 
@@ -151,11 +151,11 @@ def band(log_errors: Array, own: Array) -> tuple[float, float]:
     log_errors: NaN where a row cannot be estimated so. own: which rows are of `TARGETS`.
     """
     known = ~np.isnan(log_errors)
-    both = [_conformal(log_errors[known]), _conformal(log_errors[known & own])]
+    both = [conformal(log_errors[known]), conformal(log_errors[known & own])]
     return min(low for low, _ in both), max(high for _, high in both)
 
 
-def _conformal(log_errors: Array) -> tuple[float, float]:
+def conformal(log_errors: Array) -> tuple[float, float]:
     """Split-conformal: what holds the next error with this confidence, were it like these."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(log_errors, [tail, 1 - tail], method="weibull")

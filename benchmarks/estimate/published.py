@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,8 @@ NEVER_FITTED = HERE / "never_fitted_latencies.csv"
 """Rows that came after the fit: they only judge it."""
 ANCHOR = "mobilenet_v1_1.0_224"
 CORES = ("a7", "a53", "a55", "a57", "a72", "a73", "a75", "a76", "a77", "a78ae")
+LATER = ("a720", "x3", "x4")
+"""Cores of phones, and of one board, that are fitted after all others: a board each was published."""
 _PRECISIONS = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
 _CORE = re.compile(r"(\d+)x (Cortex-[A-Z0-9]+) @([\d.]+)GHz")
 # One physical kind of board is left out at once: a Pi 4 at another clock or on another system is the same board.
@@ -56,10 +58,10 @@ class Row:
         return (self.board, self.machine, self.precision, self.framework)
 
 
-def read(path: Path = HERE / "published_latencies.csv") -> list[Row]:
+def read(path: Path = HERE / "published_latencies.csv", cores: Sequence[str] = CORES) -> list[Row]:
     """In the file's order."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [row for line in csv.DictReader(file) if (row := _row(line)) is not None]
+        return [row for line in csv.DictReader(file) if (row := _row(line, cores)) is not None]
 
 
 def terms(row: Row, fitted: Mapping[str, Any]) -> dict[str, float]:
@@ -73,7 +75,7 @@ def host_times() -> dict[str, dict[str, float]]:
     return tomllib.loads((HERE / "host_times.toml").read_text(encoding="utf-8"))
 
 
-def where_it_ran(line: Mapping[str, str], threads: int) -> tuple[str, CoreModel] | None:
+def where_it_ran(line: Mapping[str, str], threads: int, known: Sequence[str] = CORES) -> tuple[str, CoreModel] | None:
     """The kind of board, and the cores that ran at their mean clock; None where no roofline describes those."""
     cores = _CORE.findall(line["core"])
     types = {core.lower() for _, core, _ in cores}
@@ -81,7 +83,7 @@ def where_it_ran(line: Mapping[str, str], threads: int) -> tuple[str, CoreModel]
     if not 1 <= threads <= len(clocks) or len(types) != 1:
         return None  # threads are 0 where nobody said how many; big and little cores at once are not modelled
     (core,) = types
-    if core.removeprefix("cortex-") not in CORES:
+    if core.removeprefix("cortex-") not in known:
         return None
     site = _VARIANT.sub("", line["board"])
     return site, CoreModel(core, sum(clocks[:threads]) / threads, _bandwidth(line["board"], site), threads)
@@ -91,11 +93,11 @@ def precision_of(line: Mapping[str, str]) -> str:
     return _PRECISIONS[line["precision"]]
 
 
-def _row(line: dict[str, str]) -> Row | None:
+def _row(line: dict[str, str], cores: Sequence[str]) -> Row | None:
     framework = _framework(line["framework"].lower())
     if framework is None or line["model"] not in NETWORKS:
         return None
-    found = where_it_ran(line, int(line["threads"]))
+    found = where_it_ran(line, int(line["threads"]), cores)
     if found is None:
         return None
     site, machine = found

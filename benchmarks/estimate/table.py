@@ -26,7 +26,8 @@ _ABOUT = {
     "nominal\n"
     "# bandwidth that is reached; microseconds an operation costs at 1 GHz. inferred: rates without a published "
     "latency,\n"
-    "# from float16's, which was 1.9 times float32's on cores that have both.",
+    "# from float16's, which was 1.9 times float32's on cores that have both. boards: 1 where one board of the core\n"
+    "# was published; such cores were fitted after all others, whose constants they leave as they are.",
     "speeds": "Of each kind of operation against a 1x1 convolution, on cores without and with the dot product.",
     "frameworks": "Speed of each kind of operation against ncnn's, and the cost of an operation's dispatch against "
     "ncnn's.",
@@ -45,8 +46,9 @@ _ABOUT = {
     "the roofline\n"
     "# alone. carried: its ratio to MobileNetV1 on the board. blended: together with the workstation's ratio. "
     "derived_anchor:\n"
-    "# how far an anchor may be off that nobody measured; inferred_rate: as far as float32's rate was off where "
-    "it is known.\n"
+    "# how far an anchor may be off that was not measured; inferred_rate: as far as float32's rate was off where "
+    "it is known;\n"
+    "# one_board: on boards of a core of which the fit saw another one alone.\n"
     "# derived_anchor and untested_size are judgement: nothing was published to take them from.",
 }
 

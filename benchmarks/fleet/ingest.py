@@ -27,7 +27,7 @@ from mosquitto import Mosquitto
 
 from edgekit.bench.conditions import conditions
 from edgekit.fleet.store.databases import SqliteStore
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 
 _PATIENCE_S = 60.0
@@ -48,8 +48,10 @@ def windows(devices: int, each: int) -> list[tuple[str, bytes]]:
             name = f"board-{number:05}"
             about = About(name, "digits", "1", "0" * 12, "raspberry-pi-4", 40.0, site=f"site-{number % 20}")
             report = Report(
-                about, 1, began + 60_000 * seq, 60_000, True, 0, 1, {"device": device, "cache": cache},
-                System(30.0, 40.0, 55.0, 0, 10_000), stages=dict.fromkeys(("prepare", "infer", "finish"), device),
+                about, 1, began + 60_000 * seq, 60_000, True,
+                CountedWindow({"device": device, "cache": cache}, over_budget=1,
+                    stages=dict.fromkeys(("prepare", "infer", "finish"), device)),
+                System(30.0, 40.0, 55.0, 0, 10_000),
             )  # fmt: skip
             seal = Seal(f"{number:016x}", seq, seq, 0, 1, 600)
             made.append((f"ek/v1/{name}/m", sealed_payload(encode(report), seal)))

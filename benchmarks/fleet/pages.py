@@ -25,18 +25,19 @@ from typing import Any
 
 from edgekit.fleet.pages.live import Live
 from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables
-from edgekit.fleet.rollouts.rollouts import RolloutPlan
+from edgekit.fleet.rollouts.waves import RolloutPlan
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.store.databases import SqliteStore
-from edgekit.fleet.store.store import Arrival, Change, parse_state
+from edgekit.fleet.store.records import Arrival, Change, parse_state
 from edgekit_runtime.install.orders import OrderReport
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 
 MINUTE_MS = 60_000
 PAGES = (
     "", "?state=late&sort=-p99", "?by=model", "?by=site", "models", "model?name=efficientnet_lite0", "events", "health",
-    "device/site-1-00000", "?q=nothing-like-that", "rollouts", "rollouts/1", "?by=build", "alerts",
+    "device/site-1-00000", "device/site-1-00000/charts", "?q=nothing-like-that", "rollouts", "rollouts/1", "?by=build",
+    "alerts",
 )  # fmt: skip
 SIZES = {"desk": (1280, 900), "phone": (390, 844)}
 
@@ -87,11 +88,13 @@ class Board:
         late = 60 if self.median_ms > 40 else 0
         errors = int(60 * self.errors)
         report = Report(
-            self.about, 1, at_ms - MINUTE_MS, MINUTE_MS, True, errors, late,
-            {"device": device, "cache": cache}, System(31.0, 44.0, self.temp + self.draw.uniform(-1, 1), 0, 20_000),
-            stages={"queue": wait, "infer": device, "finish": output}, psi=self.psi,
-            error_codes={"engine": errors} if errors else {}, compared=20, differed=self.draw.randrange(2),
-            clipped=self.draw.randrange(90), values=9000,
+            self.about, 1, at_ms - MINUTE_MS, MINUTE_MS, True,
+            CountedWindow(
+                {"device": device, "cache": cache}, {"engine": errors} if errors else {}, late,
+                stages={"queue": wait, "infer": device, "finish": output}, compared=20,
+                differed=self.draw.randrange(2), clipped=self.draw.randrange(90), values=9000,
+            ),
+            System(31.0, 44.0, self.temp + self.draw.uniform(-1, 1), 0, 20_000), psi=self.psi,
         )  # fmt: skip
         data = sealed_payload(encode(report), Seal("00112233445566aa", self.seq, self.seq, 0, self.spooled, 400))
         return Arrival(self.id, "00112233445566aa", self.seq, self.seq, at_ms, data, parse_window(data, self.id))

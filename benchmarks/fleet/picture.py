@@ -1,8 +1,8 @@
 """The pictures in README and the guides: pages of the demos, photographed by Chromium.
 
 make demo; .venv/bin/pip install -e '.[fleet]' selenium     # and chromium, chromium-driver
-.venv/bin/python benchmarks/fleet/picture.py -o docs/images/fleet.png
-.venv/bin/python benchmarks/fleet/picture.py --report --size 1200 1160 -o docs/images/report.png
+.venv/bin/python benchmarks/fleet/picture.py --size 1400 1040 -o docs/images/fleet.png
+.venv/bin/python benchmarks/fleet/picture.py --report --size 1200 1560 -o docs/images/report.png
 .venv/bin/python benchmarks/fleet/picture.py --fallback --page device/porch-1 --size 1200 1250 -o docs/images/host.png
 """
 
@@ -21,7 +21,7 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from edgekit.demo.fallback import FallbackDemo, FleetDemo
+from edgekit.demo.fallback import fallback_demo, fleet_demo
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -32,7 +32,7 @@ FLAGS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("demo"), help="the demo's")
-    parser.add_argument("--seconds", type=float, default=75.0, help="how long the boards report first")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long the boards report after the story")
     parser.add_argument(
         "--fallback", action="store_true", help="the device of `edgekit demo --fallback`, after one walk"
     )
@@ -45,13 +45,16 @@ def main() -> None:
         if options.report:
             url = (options.folder / "bundles" / "efficientnet_lite0-build.html").absolute().as_uri()
         elif options.fallback:
-            fallback = running.enter_context(FallbackDemo(options.folder))
+            fallback = running.enter_context(fallback_demo(options.folder))
             fallback.walk(print)
             url = fallback.url
         else:
             bundle = options.folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
             photos = [options.folder / "chelsea.png", options.folder / "coffee.png"]
-            url = running.enter_context(FleetDemo(bundle, photos, options.folder)).server.url
+            fleet = running.enter_context(fleet_demo(bundle, photos, options.folder))
+            url = fleet.server.url
+            for check in fleet.story(print):
+                print(check)
             time.sleep(options.seconds)
         picture = photograph(url + options.page, options.size)
     options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -23,8 +23,8 @@ from typing import Any
 from edgekit.bench.conditions import conditions
 from edgekit.fleet.simulated import Habits
 from edgekit.fleet.store.databases import SqliteStore
-from edgekit.fleet.store.store import Arrival, Query
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit.fleet.store.records import Arrival, Query
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 
 EPOCH = "00112233445566aa"
@@ -85,7 +85,8 @@ def body(draw: random.Random) -> bytes:
             stages[stage].record(took * share)
     about = About("DEVICE", "efficientnet_lite0", "1", "0" * 12, habits.profile, habits.budget_ms)
     system = System(cpu=31.5, mem=44.0, temp=58.4, thr=0, disk=20111)
-    return encode(Report(about, 1, 1_111_111_111_111, MINUTE, True, 0, 2, latency, system, stages=stages))
+    counted = CountedWindow(latency, over_budget=2, stages=stages)
+    return encode(Report(about, 1, 1_111_111_111_111, MINUTE, True, counted, system))
 
 
 def payloads(bodies: list[bytes], boards: int, windows: int) -> Iterator[tuple[str, bytes]]:

@@ -50,8 +50,8 @@ CASES = [
     Case(
         "dense", "dense", 32, VARIANTS, tuple(WAYS), 60, "ratio >= 3 and >= every other, at a lower p99; lone <= 1.05"
     ),
-    Case("dense-single", "dense", 32, (), ("lock", "ours"), 60, "ratio >= 0.97; lone <= 1.05"),
-    Case("tiny", "tiny", 32, VARIANTS, ("lock", "ours", "window", "greedy", "batched"), 1000, "ratio >= 0.9"),
+    Case("dense-single", "dense", 32, (), tuple(WAYS), 60, "ratio >= every other, at a lower p99; lone <= 1.05"),
+    Case("tiny", "tiny", 32, VARIANTS, ("lock", "ours", "window", "greedy", "batched"), 1000, "ratio >= 0.5"),
     Case(
         "mobilenet",
         "mobilenet",

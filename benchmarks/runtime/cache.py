@@ -37,10 +37,11 @@ from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.cache.disk import DiskCache
 from edgekit_runtime.cache.identity import identify
-from edgekit_runtime.cache.kept import KeptForm
 from edgekit_runtime.cache.memory_tier import MISS, MemoryCache
 from edgekit_runtime.cache.similar import Semantic, Similar
+from edgekit_runtime.cache.stored_answers import KeptForm
 from edgekit_runtime.cache.tiered import Cache
+from edgekit_runtime.serving.fast_path import compile_fast_path
 
 try:
     import cachetools
@@ -140,10 +141,11 @@ def lookup(networks: Path) -> Report:
         f"put into a full cache of {ENTRIES} entries": compare(puts, rounds=15, block=100),
     }
     with open_bundle(bundle("mobilenet", networks), threads=1) as model:
-        model.predict(picture)
-        assert model.predict(picture).source == "cache"
-        rows = compare({"predict(), answered from the cache": lambda _: model.predict(picture)}, rounds=31, block=200)
-        tables["a whole request, MobileNetV2, 224 x 224 x 3 uint8"] = rows
+        ready = picture.view(np.int8)  # as the artifact takes it
+        model.predict(ready)
+        assert model.predict(ready).source == "cache"
+        rows = compare({"predict(), answered from the cache": lambda _: model.predict(ready)}, rounds=31, block=200)
+        tables["a whole request, MobileNetV2, 224 x 224 x 3 int8"] = rows
     show(tables)
     wrong = false_hits(picture, rng)
     print(f"\nfalse hits of {ENTRIES} pictures that differ from a cached one in one pixel: {wrong}")
@@ -220,6 +222,7 @@ def never_hits(path: Path, block: int, rounds: int) -> Report:
         for _ in range(rounds + 2):
             for way in order.permutation(list(ways)).tolist():
                 journey.cache, ask = ways[way]
+                journey.predict = compile_fast_path(journey)
                 start = perf_counter()
                 for _ in range(block):
                     number += 1

@@ -177,8 +177,8 @@ def of_clipped(pixels: Pixels) -> Ways:
     tensor = adapter(pixels)
 
     def sampled(_: int) -> None:
-        for _ in range(CLIP_EVERY):
-            adapter.clipped(tensor)
+        for number in range(CLIP_EVERY):
+            adapter.clipped(tensor, number)
 
     return {
         "every value of every request": lambda _: np.count_nonzero((tensor == -128) | (tensor == 127)),

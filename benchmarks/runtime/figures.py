@@ -26,9 +26,11 @@ def figures(results: Path) -> Iterator[Figure]:
     yield from _predict(_read(results / "runtime_predict.json"))
     yield from _cache(_read(results / "runtime_cache.json"))
     yield from _batching(_read(results / "runtime_batching.json"))
+    yield from _on_a_loop(_read(results / "runtime_on_a_loop.json"))
     yield from _throughput(_read(results / "runtime_cache.json"))
     yield from _meter(_read(results / "runtime_meter.json"))
     yield from _imports(_read(results / "runtime_import_cost.json"))
+    yield from _openings(_read(results / "runtime_cold_start.json"))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -44,22 +46,22 @@ def _predict(found: Mapping[str, Any]) -> Iterator[Figure]:
     if not tables:
         yield Figure("predict() over the raw engine", "<= 1.02", "", None)
         return
-    for name, net in (
-        ("mobilenet", "MobileNetV2 224 INT8"),
-        ("mobilenet-448", "MobileNetV2 448 INT8"),
-        ("dense", "dense 1024-4096-4096-1000 INT8"),
+    for name, net, most in (
+        ("mobilenet", "MobileNetV2 224 INT8", (1.01, 1.01, 1.02)),
+        ("mobilenet-448", "MobileNetV2 448 INT8", (1.01, 1.01, 1.02)),
+        ("dense", "dense 1024-4096-4096-1000 INT8", (1.03, 1.03, 1.05)),
     ):
-        rows = tables.get(f"{name}: one inference, one thread")
+        rows = tables.get(f"{name}: outside the engine")
         if rows is None:
             continue
-        raw_ms = _named(rows, "raw")["p50_us"] / 1e3
-        ratio = _named(rows, "predict(int8 ready), cache off")["ratio"]
-        yield Figure(
-            f"predict() over raw, {net} ({raw_ms:.2g} ms), 8-bit input", "p50 <= 1.02x", f"{ratio:.3f}x", ratio <= 1.02
-        )
-    small = tables["tiny: one inference, one thread"]
-    added = _named(small, "predict(int8 ready), cache off")["p50_us"] - _named(small, "raw")["p50_us"]
-    yield Figure("the same, tiny dense net", "<= 10 us added", f"{added:.1f} us", added <= 10)
+        engine_ms = _named(tables[f"{name}: one inference, one thread"], "raw")["p50_us"] / 1e3
+        for row, wanted in zip(rows, most, strict=True):
+            what = f"predict() over its engine, {net} ({engine_ms:.2g} ms), {row['name']}"
+            reached = f"{row['ratio']:.3f}x, {row['p50_us']:.0f} us"
+            yield Figure(what, f"p50 <= {wanted}x", reached, row["ratio"] <= wanted)
+    for row, wanted in zip(tables["tiny: outside the engine"], (5, 7, 10), strict=True):
+        what = f"predict() outside the engine, tiny dense net, {row['name']}"
+        yield Figure(what, f"p50 <= {wanted} us", f"{row['p50_us']:.1f} us", row["p50_us"] <= wanted)
     if "dense: a lone caller of predict()" in tables:
         alone = tables["dense: a lone caller of predict()"][1]["ratio"]
         yield Figure(
@@ -73,10 +75,10 @@ def _predict(found: Mapping[str, Any]) -> Iterator[Figure]:
 def _cache(found: Mapping[str, Any]) -> Iterator[Figure]:
     tables = found.get("lookup", {}).get("tables", {})
     if not tables:
-        yield Figure("exact hit", "p50 <= 10 us", "", None)
+        yield Figure("exact hit", "p50 <= 6 us", "", None)
         return
     whole = next(rows for name, rows in tables.items() if name.startswith("a whole request"))[0]["p50_us"]
-    yield Figure("exact hit, 224 x 224 x 3 uint8, all of predict()", "p50 <= 10 us", f"{whole:.1f} us", whole <= 10)
+    yield Figure("exact hit, 224 x 224 x 3 int8, all of predict()", "p50 <= 6 us", f"{whole:.1f} us", whole <= 6)
     rows = next(rows for name, rows in tables.items() if name.startswith("look up"))
     ours = _named(rows, "edgekit: Cache")["p50_us"]
     times, by = _named(rows, "tutorial")["p50_us"] / ours, ours / _named(rows, "the same key")["p50_us"]
@@ -88,7 +90,7 @@ def _batching(found: Mapping[str, Any]) -> Iterator[Figure]:
     """Of every case the rows by way; a case that was not measured says so."""
     for name, what, rows_of in (
         ("dense", "dense INT8 built with `--batch`, 32 callers of predict()", _dense),
-        ("dense-single", "dense INT8 built without `--batch`, 32 callers of predict()", _dense_single),
+        ("dense-single", "dense INT8 built without `--batch`, 32 callers of predict()", _dense),
         ("tiny", "tiny dense net, 32 callers of predict()", _tiny),
         ("mobilenet", "MobileNetV2 INT8, 16 callers of predict()", _mobilenet),
     ):
@@ -114,16 +116,11 @@ def _dense(what: str, rows: Mapping[str, _Row]) -> Iterator[Figure]:
     )  # fmt: skip
 
 
-def _dense_single(what: str, rows: Mapping[str, _Row]) -> Iterator[Figure]:
-    ratio = rows["ours"]["ratio"]
-    yield Figure(f"{what}: throughput over a lock", ">= 0.97x", f"{ratio:.2f}x", ratio >= 0.97)
-
-
 def _tiny(what: str, rows: Mapping[str, _Row]) -> Iterator[Figure]:
     ratio = rows["ours"]["ratio"]
     best = max(row["ratio"] for way, row in rows.items() if way not in ("ours", "lock"))
     yield Figure(
-        f"{what}: throughput over a lock", ">= 0.9x", f"{ratio:.2f}x (best peer {best:.2f}x)", ratio >= 0.9
+        f"{what}: throughput over a lock", ">= 0.5x", f"{ratio:.2f}x (best peer {best:.2f}x)", ratio >= 0.5
     )  # fmt: skip
 
 
@@ -158,10 +155,19 @@ def _throughput(found: Mapping[str, Any]) -> Iterator[Figure]:
         )  # fmt: skip
 
 
+def _on_a_loop(found: Mapping[str, Any]) -> Iterator[Figure]:
+    for net, row in found.get("rows", {}).items():
+        share, name = row["ratio_of_processor_time"], {"tiny": "tiny dense net", "dense": "dense INT8"}[net]
+        what = f"{name}, 32 tasks of an event loop: apredict() over a queue with an executor, by processor time"
+        yield Figure(what, ">= 0.9x", f"{share:.2f}x", share >= 0.9)
+
+
 def _meter(found: Mapping[str, Any]) -> Iterator[Figure]:
     if found:
         cost = found["rows"][0]["each_us"]
-        yield Figure("counting a request: sources, budget, six stages", "< 2 us", f"{cost:.1f} us", cost < 2)
+        yield Figure("counting a request: sources, budget, stages", "< 2 us", f"{cost:.1f} us", cost < 2)
+        late = found["rows"][0]["p999_us"]
+        yield Figure("the same: p99.9", "<= 200 us", f"{late:.0f} us", late <= 200)
 
 
 def _imports(found: Mapping[str, Any]) -> Iterator[Figure]:
@@ -174,6 +180,19 @@ def _imports(found: Mapping[str, Any]) -> Iterator[Figure]:
             f"{first['wall_ms']:.0f} ms, {first['resident_mb']:.0f} MB",
             name["wall_ms"] <= 20 and name["resident_mb"] <= 3,
         )  # fmt: skip
+
+
+def _openings(found: Mapping[str, Any]) -> Iterator[Figure]:
+    for name, rows in found.get("against_raw", {}).items():
+        for way, most in (("later open", 1.5), ("first open", 3.0)):
+            times = rows[way]["processor, x"]
+            yield Figure(f"{way} over raw, {name}, by processor time", f"<= {most}x", f"{times:.1f}x", times <= most)
+        more, most_mb = rows["later open"]["MB over raw"], 20 if "onnx" in name else 8
+        yield Figure(f"memory over raw, {name}", f"<= {most_mb} MB", f"{more:.0f} MB", more <= most_mb)
+        paced = rows["later open"]["request at 10/s"] / rows["raw"]["request at 10/s"]
+        yield Figure(
+            f"a request at 10 a second over raw, not spinning, {name}", "<= 1.1x", f"{paced:.2f}x", paced <= 1.1
+        )
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/runtime_meter.json"))
     options = parser.parse_args()
     told = {
-        "edgekit: meter.record, all of it": of_meter,
+        "edgekit: meter.add, all of it": of_meter,
         "edgekit: meter.record, total alone": of_total,
         "a lock, a histogram after another": of_histograms,
         "prometheus_client: Histogram.observe and Counter.inc": of_prometheus,
@@ -86,8 +86,14 @@ def drawn(n: int) -> list[tuple[float, bool, dict[str, float]]]:
 
 
 def of_meter() -> Way:
-    meter = Meter()
-    return lambda total, met, timings: meter.record("device", total, met, timings, (3, 150_528))
+    meter, stages = Meter(), ("prepare", "queue", "infer", "finish")
+
+    def way(total: float, met: bool, timings: dict[str, float]) -> None:
+        prepare = timings["identify"] + timings["decode"] + timings["adapt"]
+        spent = total, prepare, timings["queue"], timings["engine"], timings["finish"]
+        meter.add(("device", stages, spent, met, (3, 150_528, None)))
+
+    return way
 
 
 def of_total() -> Way:

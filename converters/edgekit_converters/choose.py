@@ -86,7 +86,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class ChoiceLimits:
-    """None is no limit.
+    """The limits of a choice; None is no limit.
 
     max_drop: 0..1, on `Fidelity.loss`.
     ram_mb: the board's.
@@ -105,7 +105,8 @@ class ChoiceLimits:
 
 @dataclass(frozen=True)
 class Refusal:
-    """do: advice, if there is any.
+    """Why a candidate was not chosen.
+    do: advice, if there is any.
     rule: the reason without figures of this recipe and board, or "".
     """
 
@@ -118,7 +119,8 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Choice:
-    """chosen: None if every candidate was refused.
+    """The result of a choice.
+    chosen: None if every candidate was refused.
     refused: in the candidates' order.
     notes: on the chosen one.
     alternates: the best first.
@@ -133,7 +135,7 @@ class Choice:
 def choose(
     profile_name: str, candidates: Sequence[Candidate], limits: ChoiceLimits, support: Sequence[RuntimeSupport]
 ) -> Choice:
-    """support: the verdicts of `installable` for the profile.
+    """Choose the artifact for a profile. support: the verdicts of `installable` for it.
 
     Raises ValueError if two candidates share a recipe.
     """
@@ -188,7 +190,7 @@ def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSu
 
 
 def _in_name_only(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
-    """INT8 that gains nothing."""
+    """Refuse INT8 that gains nothing."""
     if candidate.precision != "int8" or candidate.fidelity is None:
         return None
     form = candidate.format
@@ -213,7 +215,9 @@ def _too_far(candidate: Candidate, limits: ChoiceLimits) -> Refusal | None:
         return None
     fidelity = candidate.fidelity
     if fidelity is None:
-        return Refusal(candidate.recipe, "it was not compared with the original, so the limit cannot be kept", "drop")
+        return Refusal(
+            candidate.recipe, "it was not compared with the original, so the limit cannot be checked", "drop"
+        )
     if limits.allow(fidelity.loss):
         return None
     limit = limits.max_drop
@@ -226,7 +230,7 @@ def _too_far(candidate: Candidate, limits: ChoiceLimits) -> Refusal | None:
 
 
 def _beyond_the_board(profile: str, candidate: Candidate, limits: ChoiceLimits) -> Refusal | None:
-    """Too large for the board's memory, or maybe too slow for the budget."""
+    """Refuse what needs too much memory or may exceed the budget."""
     too_large = beyond_memory(profile, candidate.memory_bytes, limits.ram_mb)
     if too_large is not None:
         return Refusal(candidate.recipe, too_large, "memory", rule="it needs more memory than the board leaves to it")
@@ -244,20 +248,20 @@ def _beyond_the_board(profile: str, candidate: Candidate, limits: ChoiceLimits) 
 
 
 def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) -> str | None:
-    """Why inference needs more memory than a board leaves to it, or None."""
+    """Say why inference needs more memory than a board leaves it, or None."""
     if ram_mb is None or memory_bytes is None:
         return None
     needed, left = memory_bytes / 2**20, OURS * ram_mb
     if needed <= left:
         return None
     return (
-        f"it needs about {needed:.0f} MiB for weights, arena and runtime, and of the {ram_mb} MiB of {profile} "
-        f"{left:.0f} are left to it"
+        f"it needs about {needed:.0f} MiB for weights, arena and runtime; of {profile}'s {ram_mb} MiB it may take "
+        f"{left:.0f}"
     )
 
 
 def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
-    """A quantized artifact against the float one of its format, even if that one was refused."""
+    """Refuse a quantized artifact slower than its format's float one, refused or not."""
     quantized = candidate.estimate
     for rival in _float_rivals(candidate, candidates):
         original = rival.estimate
@@ -270,7 +274,7 @@ def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | 
 
 
 def _faster_float(candidate: Candidate, acceptable: Sequence[Candidate]) -> Candidate | None:
-    """The acceptable float artifact of its format that a quantized one may be slower than.
+    """Return the float artifact of its format that may be faster, or None.
 
     Compares the middles of overlapping ranges; a measured one is not compared with an unmeasured one.
     """
@@ -304,7 +308,7 @@ def _against(candidate: Candidate, rival: Candidate) -> str:
 
 
 def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
-    """Those whose range overlaps the fastest one's; without an estimate, or busy, all do."""
+    """Return those whose range overlaps the fastest one's; unknown and busy ones do."""
     timed = [one.estimate for one in acceptable if one.estimate is not None and not one.estimate.busy]
     if not timed:
         return list(acceptable)
@@ -313,7 +317,7 @@ def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _runners_up(acceptable: Sequence[Candidate], chosen: Candidate, most: int) -> tuple[Candidate, ...]:
-    """The next candidates by the same rules that may be faster on the board than the chosen one."""
+    """Return the next candidates, by the same rules, that may prove faster on the board."""
     bound = None if chosen.estimate is None or chosen.estimate.busy else chosen.estimate
     others = (other for other in acceptable if other is not chosen)
     left = [one for one in others if bound is None or one.estimate is None or one.estimate.low_ms <= bound.high_ms]
@@ -326,13 +330,8 @@ def _runners_up(acceptable: Sequence[Candidate], chosen: Candidate, most: int) -
 
 def _preferred(equals: Sequence[Candidate]) -> Candidate:
     pool = _first_in_line(equals)
-    by_time = _all_measured(pool)
-
-    def rank(candidate: Candidate) -> tuple[bool, float, int, str]:
-        other_format = not by_time and candidate.format != "tflite"
-        return (other_format, _middle(candidate), candidate.size_bytes, candidate.recipe)
-
-    return min(pool, key=rank)
+    timed = _all_measured(pool)
+    return min(pool, key=lambda one: (not timed and one.format != "tflite", _middle(one), one.size_bytes, one.recipe))
 
 
 def _first_in_line(equals: Sequence[Candidate]) -> list[Candidate]:
@@ -341,7 +340,7 @@ def _first_in_line(equals: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -> Refusal:
-    """Which rule put `chosen` before `other`, in words."""
+    """Say which rule preferred `chosen` to `other`."""
     fast, slow = chosen.estimate, other.estimate
     if fast is None and slow is None:  # as `_preferred` decides where no latency is known
         if chosen.precision == "int8" != other.precision:
@@ -375,7 +374,7 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
 def _notes(chosen: Candidate, limits: ChoiceLimits) -> tuple[str, ...]:
     notes = []
     if chosen.estimate is None:  # an estimate says itself of what grade it is
-        notes.append(f"{chosen.recipe} was not measured on the board: {chosen.why_no_estimate or _range(None)}")
+        notes.append(f"{chosen.recipe} has no latency estimate: {chosen.why_no_estimate or _range(None)}")
     elif chosen.estimate.busy:
         notes.extend(chosen.estimate.notes)
     fidelity = chosen.fidelity
@@ -424,7 +423,7 @@ def _range(estimate: Estimate | None) -> str:
 
 
 def _points(fraction: float, beside: float | None = None) -> str:
-    """Hundredths, to two digits, or as many as it takes to differ from `beside`; never "-0"."""
+    """Format as a percentage with two digits, or more to differ from `beside`; never "-0"."""
     for digits in range(2, 12):
         shown = f"{round(100 * fraction, digits) + 0.0:.{max(6, digits + 4)}g}"
         if beside is None or fraction == beside or round(100 * fraction, digits) != round(100 * beside, digits):
@@ -479,7 +478,7 @@ def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
 
 
 def _short(loss: float) -> str:
-    """1 - loss, with as many digits as it takes to differ from 1."""
+    """Format 1 - loss with enough digits to differ from 1."""
     return f"{1.0 - loss:.4f}" if abs(loss) >= 0.00005 or loss == 0 else f"{1.0 - loss:.8f}".rstrip("0")
 
 

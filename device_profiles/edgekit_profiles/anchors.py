@@ -2,7 +2,7 @@
 
     anchored_ms(terms, anchor_terms, anchor_ms)        # by the roofline's ratio
     blend(carried_ms, host.ratio * anchor_ms)          # together with the ratio measured on the workstation
-    estimate(profile, work, "litert", known=Known(anchors=anchors_for(profile, [read_anchor_file(path)])))
+    estimate(profile, work, "litert", known=EstimateEvidence(anchors=anchors_for(profile, [read_anchor_file(path)])))
 
 Rules:
 - the roofline's error on the anchor carries over whole for the kind of work that the anchor spends most time on, half
@@ -78,7 +78,7 @@ def anchored_ms(
 
 
 def _factor(terms: Mapping[str, float], power: Mapping[str, float], wanted_ms: float) -> float:
-    """Logarithm of the factor by which the terms, each to its power, add up to wanted_ms.
+    """Return the log of the factor by which the terms, each to its power, sum to wanted_ms.
 
     By Newton's method, which converges from anywhere: the logarithm of the sum is convex and rises everywhere.
     """
@@ -95,7 +95,7 @@ def _factor(terms: Mapping[str, float], power: Mapping[str, float], wanted_ms: f
 
 
 def blend(carried_ms: float, by_host_ms: float, fitted: Mapping[str, Any] | None = None) -> float:
-    """The weighted geometric mean of the roofline's and the workstation's milliseconds."""
+    """Return the weighted geometric mean of the roofline's and the workstation's times."""
     weight = (constants() if fitted is None else fitted)["anchoring"]["host_weight"]
     return math.exp(weight * math.log(by_host_ms) + (1.0 - weight) * math.log(carried_ms))
 
@@ -103,7 +103,7 @@ def blend(carried_ms: float, by_host_ms: float, fitted: Mapping[str, Any] | None
 def choose_anchor(
     profile: Profile, given: Sequence[Anchor], engine: str, kernels: str, precision: str, threads: int
 ) -> Anchor | None:
-    """The anchor to use: measured with this engine, else published, else derived; nearest clock.
+    """Choose an anchor: measured with this engine, published, derived; nearest clock.
 
     given: of anchor files, besides the profile's.
     """
@@ -143,7 +143,8 @@ class EngineTime:
 
 @dataclass(frozen=True)
 class AnchorFile:
-    """profile: the board that `detect` found, or "".
+    """A checked anchor file.
+    profile: the board that `detect` found, or "".
     changed: what was not steady, in words.
     """
 
@@ -184,7 +185,7 @@ def read_anchor_file(path: Path) -> AnchorFile:
     found = parse_anchor_file(text, str(path))
     if found.changed:
         raise AnchorError(
-            f"was made while conditions changed: {'; '.join(found.changed)}",
+            f"was measured while conditions changed: {'; '.join(found.changed)}",
             where=str(path),
             do="Measure again with the board cool, idle and well supplied",
         )
@@ -196,7 +197,7 @@ def parse_anchor_file(text: str, where: str) -> AnchorFile:
     try:
         found = read_json(_AnchorFile, text, where)
     except ValueError as error:
-        raise AnchorError(f"is no anchor file: {error}", where=where, do=_AGAIN) from error
+        raise AnchorError(f"is not an anchor file: {error}", where=where, do=_AGAIN) from error
     if found.edgekit_anchor != FORMAT or found.network != ANCHOR_MODEL:
         raise AnchorError("is an anchor file of another version of edgekit", where=where, do=_AGAIN)
     possible = (
@@ -206,15 +207,15 @@ def parse_anchor_file(text: str, where: str) -> AnchorFile:
         for one in found.times
     )
     if not found.times or not all(possible):
-        raise AnchorError("holds no time, or one that cannot be", where=where, do=_AGAIN)
+        raise AnchorError("has no times, or impossible ones", where=where, do=_AGAIN)
     board = found.board
-    changed = () if found.steady else found.changed or ("it does not say what",)
+    changed = () if found.steady else found.changed or ("the file does not say which",)
     names = (board.profile or "", board.model or "", board.machine or "")
     return AnchorFile(where, *names, found.measured_at, found.times, changed)
 
 
 def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, ...]:
-    """Anchors of the profile's board, in any image of its architecture and any mode.
+    """Return the anchors of the profile's board, any mode and image of its architecture.
 
     A file that names no board belongs to every profile of its machine's architecture.
     """
@@ -230,12 +231,12 @@ def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, 
 
 
 def refuse_other_boards(files: Sequence[AnchorFile], profiles: Sequence[Profile]) -> None:
-    """Raises AnchorError for a file that none of the boards can use."""
+    """Raise AnchorError for a file that none of the boards can use."""
     for file in files:
         if not any(_is_of(file, profile) for profile in profiles):
             board = file.profile or "a board that no profile knows"
             raise AnchorError(
-                f"was measured on {board} ({file.machine}), which is none of {', '.join(p.name for p in profiles)}",
+                f"was measured on {board} ({file.machine}), not one of {', '.join(p.name for p in profiles)}",
                 where=file.where,
                 do=f"Leave it out, or ask for that board: --profile {file.profile or 'NAME'}",
             )

@@ -45,7 +45,7 @@ MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ProfileSource:
-    """One file.
+    """One profile file.
 
     where: its name in errors.
     origin: `edgekit`, the entry point's name, or the folder.
@@ -58,8 +58,8 @@ class ProfileSource:
     built_in: bool = False
 
     def profiles(self) -> tuple[Profile, ...]:
-        """Of every image, the board's first image first. Raises ProfileError."""
-        found = _built_in_profiles(self.board) if self.built_in else read(self.text(), self.where, self.board)
+        """Return the profiles of all images, the board's first image first. Raises ProfileError."""
+        found = _read_once(self) if self.built_in else read(self.text(), self.where, self.board)
         if found[0].measured_here and not self.built_in:
             raise ProfileError(
                 "'measured_here' is for the profiles that come with edgekit: times on this machine are not those of "
@@ -86,20 +86,21 @@ class ProfileSource:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """sources: one a file, in search order."""
+    """All profiles that can be loaded by name.
+    sources: one per file, in search order."""
 
     sources: tuple[ProfileSource, ...]
 
     def boards(self) -> tuple[str, ...]:
-        """The names without images and modes, sorted."""
+        """Return the board names, sorted."""
         return tuple(sorted({source.board for source in self.sources}))
 
     def names(self) -> tuple[str, ...]:
-        """Every name that `load` takes, without modes, sorted by board; unreadable files have none."""
+        """Return every name that `load` takes, without modes, of readable files."""
         return tuple(profile.name for board in self.boards() for profile in self.readable(board))
 
     def broken(self) -> tuple[ProfileError, ...]:
-        """Errors of the files that `names` leaves out."""
+        """Return the errors of unreadable files."""
         errors = []
         for board in self.boards():
             try:
@@ -109,7 +110,7 @@ class Catalogue:
         return tuple(errors)
 
     def load(self, name: str) -> Profile:
-        """The profile of that name or short form (rpi4, pi5, orin-nano).
+        """Return the profile of that name or short form (rpi4, pi5, orin-nano).
 
         A name that ends with `.toml` or `.toml@MODE` is the path of a file. Raises UnknownProfileError with near
         misses, and ProfileError with file and key.
@@ -130,23 +131,23 @@ class Catalogue:
         raise self._unknown(name)
 
     def text(self, name: str) -> str:
-        """The file of the profile that `load` would return. Raises as `load` does."""
+        """Return the text of the file that `load` would read. Raises as `load` does."""
         board = self.load(name).board
         file = _file_named(name)[0]
         return (file or next(source for source in self.sources if source.board == board)).text()
 
     def images(self, name: str) -> tuple[Profile, ...]:
-        """All profiles of the file that `load` would read, first image first. Raises as `load` does."""
+        """Return all profiles of the file that `load` would read. Raises as `load` does."""
         profile = self.load(name)
         file = _file_named(name)[0]
         return self.of(profile.board) if file is None else file.profiles()
 
     def origin(self, profile: Profile) -> str:
-        """Where a profile of this catalogue comes from: `edgekit`, an entry point, a folder."""
+        """Return a profile's origin: `edgekit`, an entry point, or a folder."""
         return next((source.origin for source in self.sources if source.board == profile.board), "")
 
     def of(self, board: str) -> tuple[Profile, ...]:
-        """A board's profiles, first image first. Raises ProfileError, also for two files."""
+        """Return a board's profiles, first image first. Raises ProfileError, also for two files."""
         found = [source for source in self.sources if source.board == board]
         if not found:
             raise self._unknown(board)
@@ -165,7 +166,7 @@ class Catalogue:
     def _unknown(self, name: str) -> UnknownProfileError:
         if Path(name).is_dir():
             do = f"Name a file in it, or let its profiles be found by name: --profile-path {name}"
-            return UnknownProfileError(f"'{name}' is a folder, and no profile", do=do)
+            return UnknownProfileError(f"'{name}' is a folder, not a profile", do=do)
         known = self.names()
         words = _words(name)
         within = [found for found in known if words and words <= _words(found)]
@@ -175,12 +176,20 @@ class Catalogue:
         near = near or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
         guess = f"Did you mean {' or '.join(near)}? " if near else ""
         do = f"{guess}`edgekit profiles list` shows them all"
-        return UnknownProfileError(f"there is no profile '{name}'", do=do)
+        return UnknownProfileError(f"unknown profile '{name}'", do=do)
 
 
+@functools.cache
 def built_in() -> Catalogue:
-    """What comes with edgekit."""
-    return Catalogue(tuple(map(_built_in_source, _built_in_boards())))
+    """Return the profiles that ship with edgekit."""
+    return Catalogue(_sources_in(importlib.resources.files("edgekit_profiles") / "boards", "boards", "edgekit", True))
+
+
+def _sources_in(folder: Traversable, where: str, origin: str, built_in: bool = False) -> tuple[ProfileSource, ...]:
+    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".toml"))
+    return tuple(
+        ProfileSource(name.removesuffix(".toml"), f"{where}/{name}", origin, folder / name, built_in) for name in names
+    )
 
 
 def open_catalogue(
@@ -189,7 +198,7 @@ def open_catalogue(
     environ: Mapping[str, str] | None = None,
     plugins: Sequence[importlib.metadata.EntryPoint] | None = None,
 ) -> Catalogue:
-    """What comes with edgekit, what installed packages bring, and the files of folders.
+    """Combine the profiles of edgekit, installed packages and folders.
 
     paths: folders of `--profile-path`; those of EDGEKIT_PROFILE_PATH come after them.
     plugins: default the installed entry points of the group.
@@ -202,33 +211,27 @@ def open_catalogue(
     found = list(built_in().sources)
     for plugin in plugins:
         try:
-            package = importlib.resources.files(plugin.value)
-            names = sorted(item.name for item in package.iterdir() if item.name.endswith(".toml"))
+            found += _sources_in(importlib.resources.files(plugin.value), plugin.value, plugin.name)
         except Exception as error:  # another package's code runs here
             what = f"the profiles of the entry point '{plugin.name}' cannot be found: {type(error).__name__}: {error}"
             do = "Update or uninstall the package that brings it"
             raise ProfileError(what, where=plugin.value, do=do) from error
-        found += [
-            ProfileSource(name.removesuffix(".toml"), f"{plugin.value}/{name}", plugin.name, package / name)
-            for name in names
-        ]
     seen: set[Path] = set()
     for folder in (*paths, *given):
         if (real := folder.resolve()) in seen:
             continue
         seen.add(real)
         try:
-            files = sorted(path for path in folder.iterdir() if path.suffix == ".toml")
+            found += _sources_in(folder, str(folder), str(folder))
         except OSError as error:
             option = VARIABLE if folder in given and folder not in paths else "--profile-path"
             what = f"{option}: the folder of profiles cannot be read: {error.strerror or error}"
             raise ProfileError(what, where=str(folder)) from error
-        found += [ProfileSource(path.stem, str(path), str(folder), path) for path in files]
     return Catalogue(tuple(found))
 
 
 def _file_named(name: str) -> tuple[ProfileSource | None, str | None]:
-    """(file, mode) of a name that is the path of a .toml file; (None, None) for other names."""
+    """Split the path of a .toml file into (file, mode); (None, None) for other names."""
     found = re.fullmatch(r"(?s)(.*\.toml)(?:@([^@/\\]*))?", name)
     if found is None:
         return None, None
@@ -254,7 +257,7 @@ _SHORT = {
 
 
 def _spelt(name: str) -> str:
-    """One spelling for names that differ in capitals, separators and short forms."""
+    """Normalize capitals, separators and short forms."""
     letters = re.sub(r"[-_. ]", "", name.lower())
     for short, long in _SHORT.items():
         letters = re.sub(short, long, letters)
@@ -262,36 +265,22 @@ def _spelt(name: str) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """The words of a name: `Pi4` and `pi-4` are pi and 4."""
+    """Split a name into words: `Pi4` and `pi-4` are pi and 4."""
     return set(re.findall(r"[a-z]+|[0-9]+", name.lower()))
 
 
-def _built_in_source(board: str) -> ProfileSource:
-    file = f"boards/{board}.toml"
-    return ProfileSource(board, file, "edgekit", importlib.resources.files("edgekit_profiles") / file, built_in=True)
-
-
 @functools.cache
-def _built_in_boards() -> tuple[str, ...]:
-    folder = importlib.resources.files("edgekit_profiles") / "boards"
-    files = (item.name for item in folder.iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
-
-
-@functools.cache
-def _built_in_profiles(board: str) -> tuple[Profile, ...]:
-    """Read once in a process."""
-    source = _built_in_source(board)
-    return read(source.text(), source.where, board)
+def _read_once(source: ProfileSource) -> tuple[Profile, ...]:
+    return read(source.text(), source.where, source.board)
 
 
 def names() -> tuple[str, ...]:
-    """Names of the profiles that come with edgekit, of every image, sorted by board."""
+    """Return the names of edgekit's own profiles, every image, sorted by board."""
     return built_in().names()
 
 
 def load(name: str) -> Profile:
-    """Load a profile that comes with edgekit by name, or a file that ends with `.toml`.
+    """Load one of edgekit's own profiles by name, or a .toml file.
 
     Raises as `Catalogue.load`. `open_catalogue` also knows the user's folders.
     """
@@ -299,7 +288,7 @@ def load(name: str) -> Profile:
 
 
 def parse(text: str, file: str, name: str) -> Profile:
-    """A profile from TOML text, of the board's first image.
+    """Parse a profile from TOML text, for the board's first image.
 
     file: its name in errors.
     name: what its `name` key must be.
@@ -313,7 +302,8 @@ _NAMES = {"name", "board", "image", "title", "notes", "sources", "marks", "ancho
 
 @dataclass(frozen=True)
 class ProfileDifference:
-    """key: dotted.
+    """One key in which two profiles differ.
+    key: dotted.
     first, second: the values, None if absent.
     first_source, second_source: "" for none.
     """
@@ -326,7 +316,7 @@ class ProfileDifference:
 
 
 def difference(first: Profile, second: Profile) -> tuple[ProfileDifference, ...]:
-    """What differs, in the order of the profile's keys, installable engines last."""
+    """Return what differs, in the order of the keys; installable engines come last."""
     found = []
     left, right = dict(_figures(first)), dict(_figures(second))
     for key in dict.fromkeys((*left, *right)):
@@ -337,7 +327,7 @@ def difference(first: Profile, second: Profile) -> tuple[ProfileDifference, ...]
 
 
 def source_of(profile: Profile, key: str) -> str:
-    """Where a figure comes from, by its own key or its table's; "" if it needs no source."""
+    """Return a figure's source, by its own key or its table's; "" if it needs none."""
     return profile.sources.get(key) or profile.sources.get(key.split(".")[0], "")
 
 
@@ -376,7 +366,8 @@ def _empty(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class ValidatedFile:
-    """names: of the profiles in the file, if it has no errors."""
+    """A file's errors and warnings.
+    names: of the profiles in the file, if it has no errors."""
 
     file: str
     errors: tuple[ProfileError, ...]
@@ -390,7 +381,7 @@ def validate(path: Path) -> tuple[ValidatedFile, ...]:
         files = sorted(item for item in path.iterdir() if item.suffix == ".toml")
         if files:
             return tuple(result for file in files for result in validate(file))
-        return (ValidatedFile(str(path), (ProfileError("no .toml file is in this folder", where=str(path)),)),)
+        return (ValidatedFile(str(path), (ProfileError("this folder has no .toml file", where=str(path)),)),)
     source = ProfileSource(path.stem, str(path), str(path.parent), path)
     try:
         if errors := mistakes_of(source.text(), str(path), path.stem):

@@ -23,18 +23,18 @@ from edgekit_profiles.catalogue import Catalogue
 from edgekit_profiles.facts import BoardFacts, Cluster
 from edgekit_profiles.profile import Profile, in_mode
 from edgekit_profiles.reading import ARCHITECTURES
-from edgekit_profiles.wheels import installable
+from edgekit_profiles.wheels import installable, version_parts
 
 _FALLBACK = ("aarch64", "3.11", "2.36")
 
 
 def starting_name(facts: BoardFacts) -> str:
-    """The file's name without `.toml`."""
+    """Return the file's name without `.toml`."""
     return re.sub(r"[^a-z0-9]+", "-", facts.model.lower()).strip("-") or "my-board"
 
 
 def starting_toml(facts: BoardFacts, base: Profile | None) -> str:
-    """A starting profile. base: the profile that stands for the board, or None."""
+    """Write a starting profile. base: the profile that stands for the board, or None."""
     read, other = "read on the board", f"as in the profile {base.name}" if base else "a placeholder: look it up"
     fast = facts.clusters[0] if facts.clusters else None
     base_core = base.core if base else None
@@ -99,7 +99,8 @@ _CLOCK = 0.03
 
 @dataclass(frozen=True)
 class Deviation:
-    """what: `memory`, `clock`, `cores`, `features`, `machine`, `python`, `glibc`.
+    """One way in which a machine differs from its profile.
+    what: `memory`, `clock`, `cores`, `features`, `machine`, `python`, `glibc`.
     here, profile: the two values, in words.
     means: what follows from it.
     """
@@ -112,7 +113,8 @@ class Deviation:
 
 @dataclass(frozen=True)
 class DetectedBoard:
-    """profile: None if none stands for this machine.
+    """The profile that fits a machine.
+    profile: None if none fits.
     why: the evidence.
     toml: a starting profile, "" for a machine that cannot have one.
     """
@@ -134,7 +136,7 @@ def detect(facts: BoardFacts, catalogue: Catalogue) -> DetectedBoard:
         return DetectedBoard(None, sure, why, (), facts, starting_toml(facts, None) if known else "")
 
     def agreement(image: Profile) -> tuple[bool, bool, bool]:
-        """How well an image agrees, the machine first; among equals the first image is taken."""
+        """Rank how well an image agrees, the machine first."""
         same_release = bool(facts.codename) and image.os.debian == facts.codename
         return image.arch == facts.machine, same_release, _minor(image.os.python) == _minor(facts.python)
 
@@ -157,7 +159,7 @@ def stands_for(profile: Profile, facts: BoardFacts, catalogue: Catalogue) -> boo
 
 
 def _family(facts: BoardFacts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Profile, ...] | None, Sure, str]:
-    """The first entry of `compatible` is the board itself, the later ones its parts."""
+    """Find the board. `compatible` lists the board first, then its parts."""
     marked = {entry: board for board in reversed(boards) for entry in board[0].marks.compatible}
     named = f"; the board calls itself '{facts.model}'" if facts.model else ""
     found = [(place, entry) for place, entry in enumerate(facts.compatible) if entry in marked]
@@ -174,7 +176,7 @@ def _family(facts: BoardFacts, boards: list[tuple[Profile, ...]]) -> tuple[tuple
         return marked[found[0][1]], "likely", why
     if facts.machine == "x86_64":
         return _named("x86-64", boards), "likely", "it is an x86-64 machine"
-    called = f"no profile is of '{facts.model}'" if facts.model else "the board has no name"
+    called = f"no profile matches '{facts.model}'" if facts.model else "the board has no name"
     if facts.machine and facts.machine not in ARCHITECTURES:
         return None, "unknown", f"{called}, and no engine has a wheel for {facts.machine}"
     for cluster in facts.clusters:
@@ -182,7 +184,7 @@ def _family(facts: BoardFacts, boards: list[tuple[Profile, ...]]) -> tuple[tuple
         if board is not None:
             return board, "guess", f"{called}; its fast cores are {cluster.type}, for which '{cluster.generic}' stands"
     types = ", ".join(cluster.type for cluster in facts.clusters) or "unknown cores"
-    return None, "unknown", f"{called}, and none stands for {types}"
+    return None, "unknown", f"{called}, and no profile stands for {types}"
 
 
 def _named(name: str, boards: list[tuple[Profile, ...]]) -> tuple[Profile, ...] | None:
@@ -190,7 +192,7 @@ def _named(name: str, boards: list[tuple[Profile, ...]]) -> tuple[Profile, ...] 
 
 
 def _mode(profile: Profile, facts: BoardFacts) -> Profile:
-    """The profile in the mode with the cores and clock of now, if there is one."""
+    """Return the profile in the mode that matches the current cores and clock."""
     fast = _fast(profile, facts)
     if fast is None or fast.clock_ghz is None:
         return profile
@@ -201,7 +203,7 @@ def _mode(profile: Profile, facts: BoardFacts) -> Profile:
 
 
 def _fast(profile: Profile, facts: BoardFacts) -> Cluster | None:
-    """The cores that the profile's `core` describes."""
+    """Return the cores that the profile's `core` describes."""
     same = (cluster for cluster in facts.clusters if cluster.type == profile.core.type)
     return next(same, facts.clusters[0] if facts.clusters else None)
 
@@ -227,9 +229,9 @@ def _differences(profile: Profile, facts: BoardFacts) -> Iterator[Deviation]:
         verdicts = installable(replace(profile, os=system, arch=facts.machine or profile.arch))
         engines = [verdict.engine for verdict in verdicts if verdict.ok]
         none = f"no engine installs here: {verdicts[0].reason}"
-        means = f"here install: {', '.join(engines)}" if engines else none
+        means = f"engines that install here: {', '.join(engines)}" if engines else none
         yield Deviation("python", facts.python, profile.os.python or "none", means)
-    if facts.glibc and _parts(facts.glibc) < _parts(profile.os.glibc):
+    if facts.glibc and version_parts(facts.glibc) < version_parts(profile.os.glibc):
         means = "wheels that the profile counts on may not install"
         yield Deviation("glibc", facts.glibc, profile.os.glibc or "none", means)
 
@@ -253,15 +255,4 @@ def _cores(profile: Profile, facts: BoardFacts) -> Iterator[Deviation]:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    return _parts(version)[:2]
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    """The numbers of a version: 3, 13, 0 of `3.13.0rc1`."""
-    found = []
-    for part in version.split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        found.append(int(digits))
-    return tuple(found)
+    return version_parts(version)[:2]

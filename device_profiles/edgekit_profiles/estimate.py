@@ -64,7 +64,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class EstimateEvidence:
-    """What is known beyond the profile and the file.
+    """Evidence beyond the profile and the file.
 
     host: times of the artifact and of MobileNetV1 on the workstation.
     anchors: of anchor files that `edgekit profiles measure` wrote on the board.
@@ -93,18 +93,18 @@ class _Case:
     def machine(self, clock_ghz: float) -> CoreModel:
         core, bandwidth = self.profile.core, self.profile.memory.bandwidth_gbps
         if bandwidth is None:
-            what = "the profile does not say its memory's bandwidth"
+            what = "the profile has no memory bandwidth"
             raise CannotEstimateError(what, where=self.profile.name, do=MEASURE)
         return CoreModel(core.type, clock_ghz, bandwidth, self.threads)
 
 
 def milliseconds(value: float) -> str:
-    """Three digits, however small; whole numbers from 100 on."""
+    """Format with three digits; whole numbers from 100 on."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def measured_estimate(p50_ms: float, p95_ms: float, *, min_ms: float | None = None, source: str = "") -> Estimate:
-    """A time taken on the board: low is the minimum (or p50), mid p50, high p95."""
+    """Make an estimate from a measurement: low = minimum or p50, mid = p50, high = p95."""
     low = p50_ms if min_ms is None else min_ms
     if not 0 <= low <= p50_ms <= p95_ms:
         raise ValueError(f"not in order: min {low}, p50 {p50_ms}, p95 {p95_ms}")
@@ -119,7 +119,7 @@ def estimate(
     threads: int | None = None,
     known: EstimateEvidence | None = None,
 ) -> Estimate:
-    """The range of one inference of `workload` on `profile`.
+    """Estimate the time of one inference of `workload` on `profile`.
 
     framework: its engine (`litert`, `onnxruntime`, ...).
     threads: default the profile's.
@@ -146,7 +146,7 @@ def has_anchor(profile: Profile, workload: Workload, framework: str, given: tupl
 
 
 def layer_terms(profile: Profile, workload: Workload, framework: str, threads: int) -> list[dict[str, float]]:
-    """The roofline's milliseconds of each operation, by term, in the workload's order, unscaled.
+    """Return the roofline's milliseconds of each operation, by term, unscaled.
 
     Dynamic range counts as float32. Raises CannotEstimateError.
     """
@@ -161,7 +161,7 @@ def _case(profile: Profile, workload: Workload, framework: str, threads: int | N
     known = {**constants()["engines"], **constants()["stand_ins"]}
     where = profile.name
     if framework not in known:
-        raise CannotEstimateError(f"nothing is known of the engine '{framework}'", where=where, do=MEASURE)
+        raise CannotEstimateError(f"unknown engine '{framework}'", where=where, do=MEASURE)
     if workload.unknown:
         names = ", ".join(sorted(set(workload.unknown))[:5])
         # An operation such as NonMaxSuppression makes answers of a free size, whatever its inputs' sizes are.
@@ -169,7 +169,7 @@ def _case(profile: Profile, workload: Workload, framework: str, threads: int | N
         do = "Fix the sizes of its inputs: edgekit build MODEL --shape NAME=1,3,224,224" if free else MEASURE
         if "NonMaxSuppression" in workload.unknown:
             do = f"Export it without NonMaxSuppression, which edgekit does itself. {MEASURE}"
-        raise CannotEstimateError(f"the model has work that cannot be counted: {names}", where=where, do=do)
+        raise CannotEstimateError(f"the model has operations that cannot be counted: {names}", where=where, do=do)
     if workload.batch != 1:
         raise CannotEstimateError(f"the model takes {workload.batch} items at once", where=where, do=MEASURE)
     if not workload.ops:
@@ -222,7 +222,7 @@ def _mostly_dense(workload: Workload) -> bool:
 
 
 def _own_anchor(case: _Case, given: tuple[Anchor, ...]) -> Anchor | None:
-    """The anchor of this very engine; with a stand-in only one measured with the engine itself."""
+    """Return this engine's own anchor; for a stand-in only a measured one."""
     profile, precision = case.profile, case.workload.precision
     if case.engine in constants()["stand_ins"]:
         profile = replace(profile, anchors=())
@@ -237,6 +237,10 @@ def _roofline(case: _Case) -> Estimate:
     if case.workload.precision in constants()["cores"][core]["inferred"]:
         band = _joined(band, _band("inferred_rate"))
         notes.append(f"no {case.workload.precision} time of {core} was published: its rate is inferred from float16")
+    if constants()["cores"][core].get("boards") == 1:
+        low, high = _band("one_board")
+        band = min(band[0], low), max(band[1], high)
+        notes.append(f"times of {core} were published of one board alone, so the range is wider")
     if (spread := _apart(case.profile)) is not None:
         low, high = spread["estimated"]
         band = min(band[0], low), max(band[1], high)
@@ -248,7 +252,7 @@ def _roofline(case: _Case) -> Estimate:
 
 
 def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
-    """Both rooflines have the anchor's kernels and threads; the model's has the profile's clock."""
+    """Scale the anchor's time by the ratio of the two rooflines."""
     precision, clock = case.workload.precision, case.profile.core.clock_ghz
     reference = mobilenet_v1(precision)
     terms, anchor_terms = case.terms(case.workload, clock), case.terms(reference, anchor.clock_ghz)
@@ -277,7 +281,7 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
     if not low <= error <= high:
         notes.append(
             f"MobileNetV1 takes {error:.2f} times what the roofline says on this board: "
-            "something it does not see, most likely memory, sets the pace"
+            "something that the roofline leaves out, most likely memory, limits it"
         )
     band, remarks = _untested(case.workload, band)
     notes += remarks
@@ -288,13 +292,13 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
 
 
 def _apart(profile: Profile) -> dict[str, Any] | None:
-    """What is known of a processor whose boards differ by more than the bands allow, or None."""
+    """Return the spread of a processor whose boards differ beyond the bands, or None."""
     found: dict[str, dict[str, Any]] = constants()["apart"]
     return next((one for name, one in found.items() if name in profile.soc.lower()), None)
 
 
 def caution(profile: Profile) -> str:
-    """The note for a processor whose boards were published far apart, or ""."""
+    """Return the note for a processor with widely spread published times, or ""."""
     spread = _apart(profile)
     if spread is None:
         return ""
@@ -307,7 +311,7 @@ def caution(profile: Profile) -> str:
 
 
 def _untested(workload: Workload, band: Band) -> tuple[Band, list[str]]:
-    """A wider band and notes for untested sizes, attention and recurrent layers."""
+    """Widen the band, with notes, for untested sizes, attention and recurrent layers."""
     notes = []
     kinds = {
         "products of two computed tensors, as in attention": workload.computed_macs,
@@ -335,7 +339,7 @@ def _band(name: str) -> Band:
 
 
 def _joined(band: Band, other: Band) -> Band:
-    """Two independent errors: added in quadrature of the logarithms."""
+    """Combine two independent errors: logarithms added in quadrature."""
     low = math.exp(-math.hypot(math.log(band[0]), math.log(other[0])))
     return low, math.exp(math.hypot(math.log(band[1]), math.log(other[1])))
 

@@ -41,7 +41,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class BoardFacts:
-    """model, compatible: of the device tree.
+    """What a machine says of itself.
+    model, compatible: of the device tree.
     machine: of the user land.
     clusters: of online cores, fast ones first.
     simd: features that every core has, by edgekit's names.
@@ -64,7 +65,7 @@ class BoardFacts:
 
 
 def read_facts(root: Path | None = None) -> BoardFacts:
-    """The facts of this machine, or of the copied files below `root`."""
+    """Read the facts of this machine, or of the files copied below `root`."""
     top = Path("/") if root is None else root
     cpuinfo = _text(top / "proc/cpuinfo")
     text = _text(top / "etc/os-release") or _text(top / "usr/lib/os-release")
@@ -100,7 +101,7 @@ def read_facts(root: Path | None = None) -> BoardFacts:
 
 
 def _bytes(path: Path, most: int = _MOST) -> bytes:
-    """Empty if there is no such file, or it may not be read."""
+    """Read a file; empty if it is missing or unreadable."""
     try:
         with open_regular(path) as file:  # a pipe in a captured folder would never end
             return file.read(most)
@@ -113,7 +114,7 @@ def _text(path: Path) -> str:
 
 
 def _tree(top: Path, name: str) -> str:
-    """A property of the device tree's root: strings that each end with a zero byte."""
+    """Read a property of the device tree's root: zero-terminated strings."""
     found = _text(top / "proc/device-tree" / name) or _text(top / "sys/firmware/devicetree/base" / name)
     return found[:_MOST_TEXT].rstrip("\0\n").replace("\n", "\0")
 
@@ -128,7 +129,7 @@ def _hex(text: str) -> int:
 
 
 def _machine(top: Path, kinds: set[tuple[int, int]]) -> str:
-    """From a program's header; Debian's and Raspbian's 32-bit ones look alike."""
+    """Read the machine from a program's ELF header."""
     for name in (*_pythons(top), "usr/bin/sh", "bin/sh", "usr/bin/busybox", "bin/busybox"):
         head = _bytes(top / name, 20)
         if head[:4] == b"\x7fELF" and len(head) == 20:
@@ -160,7 +161,7 @@ def _clusters(top: Path, kinds: dict[int, tuple[int, int]], machine: str) -> tup
 
 
 def _online(text: str) -> set[int]:
-    """`0-3,6` is 0, 1, 2, 3 and 6."""
+    """Parse a CPU list: `0-3,6` is 0, 1, 2, 3 and 6."""
     found: set[int] = set()
     left = _MOST_CORES
     for low, high in re.findall(rf"({_NUMBER})(?:-({_NUMBER}))?", text):
@@ -171,7 +172,7 @@ def _online(text: str) -> set[int]:
 
 
 def _simd(cpuinfo: str, machine: str) -> tuple[str, ...]:
-    """What every core has; a 64-bit kernel uses its own names under a 32-bit user land, too."""
+    """Return the features of every core, by 64-bit names too: the kernel may be 64-bit."""
     lines = re.findall(r"^(?:Features|flags)\s*:(.*)$", cpuinfo, re.MULTILINE)
     have = set.intersection(*(set(line.split()) for line in lines)) if lines else set()
     both = {**features_of("aarch64"), **features_of(machine)} if machine.startswith("armv7") else features_of(machine)
@@ -179,7 +180,7 @@ def _simd(cpuinfo: str, machine: str) -> tuple[str, ...]:
 
 
 def _pythons(top: Path) -> list[str]:
-    """Programs usr/bin/python3.N, the target of `python3` first."""
+    """List usr/bin/python3.N, the target of `python3` first."""
     try:
         names = sorted(path.name for path in (top / "usr/bin").glob("python3.*"))
     except OSError:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import functools
 import importlib.resources
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from edgekit_profiles.schema import parse_toml
 
 Kind = Literal["board", "phone", "generic", "host"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 AnchorGrade = Literal["published", "derived", "measured"]
 ANCHOR_GRADES: tuple[AnchorGrade, ...] = ("published", "derived")
 """Of a profile's anchors; `measured` ones come from `edgekit profiles measure` on a single board."""
@@ -47,7 +46,8 @@ class Caches:
 
 @dataclass(frozen=True)
 class Memory:
-    """ram_mb: of the smallest version sold.
+    """The board's memory.
+    ram_mb: of the smallest version sold.
     bandwidth_gbps: nominal, transfers a second times the bus's bytes.
     copy_gbps: of a plain copy, counted once, if measured.
     sold_mb: every size sold.
@@ -205,7 +205,7 @@ class Profile:
 
 
 def in_mode(profile: Profile, name: str) -> Profile:
-    """The board in one of its `modes`. Raises KeyError for other names."""
+    """Return the board in one of its `modes`. Raises KeyError for other names."""
     mode = {mode.name: mode for mode in profile.modes}[name]
     if name == profile.power_mode:
         return profile
@@ -221,7 +221,8 @@ def in_mode(profile: Profile, name: str) -> Profile:
 
 @dataclass(frozen=True)
 class CoreType:
-    """type: as in profiles.
+    """A known type of core.
+    type: as in profiles.
     generic: the profile that stands for boards with such cores, or "".
     """
 
@@ -230,7 +231,7 @@ class CoreType:
 
 
 def identify(implementer: int, part: int) -> CoreType | None:
-    """By the two numbers of the MIDR register; None for an unknown core."""
+    """Identify a core by two numbers of the MIDR register; None if unknown."""
     for row in _facts()["cores"]:
         if row["implementer"] == implementer and part in row["parts"]:
             return CoreType(row["type"], row.get("generic", ""))
@@ -242,7 +243,7 @@ def known_types() -> tuple[str, ...]:
 
 
 def features_of(arch: str) -> dict[str, str]:
-    """Features beyond the base of that architecture: edgekit's name -> the kernel's."""
+    """Return features beyond the architecture's base: edgekit's name -> the kernel's."""
     found: dict[str, str] = _facts()["features"].get(arch, {})
     return found
 

@@ -17,27 +17,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from edgekit_profiles.errors import ProfileError
-from edgekit_profiles.profile import (
-    ANCHOR_GRADES,
-    KINDS,
-    Accelerator,
-    Anchor,
-    AnchorGrade,
-    BoardMarks,
-    Caches,
-    Core,
-    Kind,
-    Memory,
-    Mode,
-    OsImage,
-    Power,
-    Profile,
-    Thermal,
-    features_of,
-)
+from edgekit_profiles.profile import ANCHOR_GRADES, Anchor, BoardMarks, Caches, OsImage, Profile, features_of
 from edgekit_profiles.schema import Table, parse_toml, refuse
 from edgekit_profiles.wheels import wheels
 from edgekit_runtime.engines.registry import ENGINES
@@ -45,16 +28,16 @@ from edgekit_runtime.engines.registry import ENGINES
 _FIGURES = ("core", "little", "caches", "memory", "os", "thermal", "power")
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 
-T = TypeVar("T")
 Mistake = tuple[str, str, str]
 """key, what, do"""
 
 
-def check(top: Table, data: dict[str, Any], profile: Profile, images: Sequence[str]) -> None:
+def _check(top: Table, data: dict[str, Any], profile: Profile, images: Sequence[_Image]) -> None:
     """Note what does not agree; a rule with broken keys is skipped."""
     broken = {key.split(".")[0].split("[")[0] for key in top.mistakes}
     rules: dict[tuple[str, ...], Callable[[], Iterator[Mistake]]] = {
         ("name", "images", "modes"): lambda: _names(profile, images),
+        ("os", "images"): lambda: _versions(profile, images),
         ("threads", "core", "little"): lambda: _cores(profile),
         ("power_mode", "modes", "core"): lambda: _modes(profile),
         ("anchors", "modes", "core"): lambda: _anchors(profile),
@@ -70,22 +53,29 @@ def check(top: Table, data: dict[str, Any], profile: Profile, images: Sequence[s
         top.wrong(key, what, do)
 
 
-def _names(profile: Profile, images: Sequence[str]) -> Iterator[Mistake]:
+def _names(profile: Profile, images: Sequence[_Image]) -> Iterator[Mistake]:
     """A name becomes part of file names and of `--profile` arguments, where `@` has a meaning."""
-    plain = "Use small letters, digits, and - or . between them"
-    if not _NAME.fullmatch(profile.name):
-        yield "name", f"is '{profile.name}', which is no plain name", plain
-    for index, name in enumerate(images):
-        if name and not _NAME.fullmatch(name):
-            yield f"images[{index}].image", f"is '{name}', which is no plain name", plain
-        if name in images[:index]:
-            yield f"images[{index}].image", f"is '{name}' a second time", "Give each image its own name"
-    modes = [mode.name for mode in profile.modes]
-    for index, name in enumerate(modes):
-        if name and not _NAME.fullmatch(name):
-            yield f"modes[{index}].name", f"is '{name}', which is no plain name", plain
-        if name in modes[:index]:
-            yield f"modes[{index}].name", f"is '{name}' a second time", "Give each mode its own name"
+    named = {f"images[{index}].image": image.image for index, image in enumerate(images)}
+    for kind, found in (
+        ("", {"name": profile.name}),
+        ("image", named),
+        ("mode", {f"modes[{index}].name": mode.name for index, mode in enumerate(profile.modes)}),
+    ):
+        taken = set[str]()
+        for key, name in found.items():
+            if name and not _NAME.fullmatch(name):
+                yield key, f"is not a plain name: '{name}'", "Use small letters, digits, and - or . between them"
+            if name in taken:
+                yield key, f"is a duplicate: '{name}'", f"Give each {kind} its own name"
+            taken.add(name)
+
+
+def _versions(profile: Profile, images: Sequence[_Image]) -> Iterator[Mistake]:
+    systems = {"os": profile.os} | {f"images[{index}]": image for index, image in enumerate(images)}
+    for place, system in systems.items():
+        for key, version in (("python", system.python), ("glibc", system.glibc)):
+            if version and not re.fullmatch(r"[0-9]+(\.[0-9]+)+", version):
+                yield f"{place}.{key}", f"is '{version}', not a version such as 3.11", ""
 
 
 def _cores(profile: Profile) -> Iterator[Mistake]:
@@ -103,7 +93,7 @@ def _pins(profile: Profile) -> Iterator[Mistake]:
             near = difflib.get_close_matches(spelled, [*ENGINES, *names], n=1)
             meant = names.get(spelled) or (names.get(near[0], near[0]) if near else "")
             do = f"Did you mean '{meant}'?" if meant else f"Engines: {', '.join(ENGINES)}"
-            yield f"pins.{engine}", "is no engine of edgekit", do
+            yield f"pins.{engine}", "is not an engine of edgekit", do
             continue
         known = list(dict.fromkeys(wheel.version for wheel in wheels() if wheel.engine == engine))
         if version not in known:
@@ -147,7 +137,7 @@ def _machine(profile: Profile) -> Iterator[Mistake]:
             known = features_of(profile.arch)
             for feature in core.simd:
                 if known and feature not in known:
-                    what = f"has '{feature}', which is no feature of {profile.arch}"
+                    what = f"has '{feature}', which {profile.arch} does not have"
                     yield f"{name}.simd", what, f"Known: {', '.join(known)}"
 
 
@@ -171,7 +161,7 @@ def _temperatures(profile: Profile) -> Iterator[Mistake]:
     steps = [(key, value) for key in keys if (value := cast(float | None, getattr(thermal, key))) is not None]
     for (low, below), (high, above) in pairwise(steps):
         if below > above:
-            yield f"thermal.{high}", f"is {above:g}, and {low} is {below:g}", "A later step stands higher"
+            yield f"thermal.{high}", f"is {above:g}, and {low} is {below:g}", "A later step must be higher"
     if (thermal.soft_limit_c is None) != (thermal.soft_limit_ghz is None):
         key = "soft_limit_c" if thermal.soft_limit_c is None else "soft_limit_ghz"
         yield f"thermal.{key}", "is missing", "A soft limit is a temperature and the clock that is held there"
@@ -197,22 +187,25 @@ def _sources(data: dict[str, Any]) -> Iterator[Mistake]:
 
 
 ARCHITECTURES = ("aarch64", "armv7l", "armv6l", "x86_64")
-ACCELERATORS = ("gpu", "tpu", "npu", "dsp")
 
 
 @dataclass(frozen=True)
 class _Image:
-    """name: the suffix of the profile's name."""
+    """Another system image of the board.
+    image: the suffix of the profile's name."""
 
+    image: str
     name: str
-    arch: str
-    os: OsImage
+    python: str
+    glibc: str
     source: str
-    notes: str
+    arch: str
+    debian: str = ""
+    notes: str = ""
 
 
 def read(text: str, file: str, name: str) -> tuple[Profile, ...]:
-    """The profiles of one file.
+    """Read the profiles of one file.
 
     file: its name in errors.
     name: what its `name` key must be.
@@ -225,7 +218,7 @@ def read(text: str, file: str, name: str) -> tuple[Profile, ...]:
 
 
 def mistakes_of(text: str, file: str, name: str) -> tuple[ProfileError, ...]:
-    """Every mistake of a file, in the order they were found; empty for a valid profile."""
+    """Return a file's mistakes, in the order found; empty if valid."""
     return tuple(_read(text, file, name)[1])
 
 
@@ -239,88 +232,41 @@ def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[Pr
     if given != name:
         do = f'Write name = "{name}" in it, or call the file {given}.toml'
         top.wrong("name", f"is '{given}', and the file is called '{name}.toml'", do)
-    profile = _profile(top, name)
-    anchors = [_anchor(table, profile.arch) for table in top.tables("anchors")]
-
-    def image(table: Table) -> _Image:
-        name, arch = table.text("image"), table.text("arch", profile.arch, choices=ARCHITECTURES)
-        return _Image(name, arch, _os(table), table.text("source"), table.text("notes", ""))
-
-    images = [_part(table, image) for table in top.tables("images")]
-    top.done()
-    check(top, data, replace(profile, anchors=tuple(anchor for anchor, _ in anchors)), [i.name for i in images])
+    title, arch = top.text("title"), top.text("arch", choices=ARCHITECTURES)
+    for later in ("anchors", "images"):
+        top.has(later)
+    profile = top.record(
+        Profile,
+        name=name,
+        title=title,
+        board=name,
+        image="",
+        arch=arch,
+        caches=top.table("caches", {}).record(Caches),
+        marks=top.table("detect", {}).record(BoardMarks),
+        anchors=(),
+    )
+    anchors = [_anchor(table, arch) for table in top.tables("anchors")]
+    images = [
+        table.record(_Image, arch=table.text("arch", arch, choices=ARCHITECTURES)) for table in top.tables("images")
+    ]
+    _check(top, data, replace(profile, anchors=tuple(anchor for anchor, _ in anchors)), images)
     return _variants(profile, anchors, images), cast(list[ProfileError], list(top.mistakes.values()))
 
 
-def _profile(top: Table, name: str) -> Profile:
-    """The first image's profile, without anchors."""
-    soft = ("soft_limit_c", "soft_limit_ghz", "limit_c", "shutdown_c")
-    return Profile(
-        name=name,
-        board=name,
-        title=top.text("title"),
-        kind=cast(Kind, top.text("kind", "board", choices=KINDS)),
-        arch=top.text("arch", choices=ARCHITECTURES),
-        soc=top.text("soc"),
-        core=_core(top.table("core")),
-        little=_core(top.table("little")) if top.has("little") else None,
-        memory=_part(
-            top.table("memory"),
-            lambda t: Memory(
-                t.integer("ram_mb"),
-                t.optional_number("bandwidth_gbps"),
-                t.optional_number("copy_gbps"),
-                t.integers("sold_mb"),
-            ),
-        ),
-        caches=_part(top.table("caches", {}), lambda t: Caches(*map(t.optional_integer, ("l1d_kb", "l2_kb", "l3_kb")))),
-        os=_part(top.table("os"), _os),
-        threads=top.integer("threads"),
-        thermal=_part(
-            top.table("thermal", {}),
-            lambda t: Thermal(t.optional_number("throttle_c"), t.text("notes", ""), *map(t.optional_number, soft)),
-        ),
-        power=_part(
-            top.table("power", {}),
-            lambda t: Power(t.optional_number("idle_w"), t.optional_number("load_w"), t.text("supply", "")),
-        ),
-        modes=tuple(_part(table, _mode) for table in top.tables("modes")),
-        power_mode=top.text("power_mode", ""),
-        accelerators=tuple(_part(table, _accelerator) for table in top.tables("accelerators")),
-        marks=_part(top.table("detect", {}), lambda t: BoardMarks(t.texts("models", ()), t.texts("compatible", ()))),
-        notes=top.text("notes", ""),
-        measured_here=top.flag("measured_here"),
-        pins=top.mapping("pins"),
-        recipes=top.texts("recipes", ()),
-        sources=top.mapping("sources"),
-    )
-
-
-def _mode(table: Table) -> Mode:
-    return Mode(
-        name=table.text("name"),
-        cores=table.integer("cores"),
-        clock_ghz=table.number("clock_ghz"),
-        source=table.text("source"),
-        watts=table.optional_number("watts"),
-        notes=table.text("notes", ""),
-    )
-
-
-def _accelerator(table: Table) -> Accelerator:
-    kind = cast(Any, table.text("kind", choices=ACCELERATORS))
-    return Accelerator(table.text("name"), kind, table.text("source"), table.text("notes", ""))
-
-
-def _part(table: Table, make: Callable[[Table], T]) -> T:
-    """What `make` reads from the table; other keys are mistakes."""
-    made = make(table)
-    table.done()
-    return made
+def _anchor(table: Table, arch: str) -> tuple[Anchor, str]:
+    """Read an anchor and its architecture, by default the first image's."""
+    found = {precision: table.optional_number(f"{precision}_ms") for precision in ("float32", "int8")}
+    ms = {precision: value for precision, value in found.items() if value is not None}
+    if not ms:
+        table.wrong("float32_ms", "is missing, and so is int8_ms", "Give at least one of the two")
+    on = table.text("arch", arch, choices=ARCHITECTURES)
+    grade = table.text("grade", choices=ANCHOR_GRADES)
+    return table.record(Anchor, ms=ms, grade=grade, engine="", engine_version=""), on
 
 
 def _variants(profile: Profile, anchors: list[tuple[Anchor, str]], images: list[_Image]) -> tuple[Profile, ...]:
-    """A profile for each image, with the anchors timed on its architecture."""
+    """Make a profile for each image, with the anchors of its architecture."""
 
     def timed(arch: str) -> tuple[Anchor, ...]:
         return tuple(anchor for anchor, on in anchors if on == arch)
@@ -329,10 +275,10 @@ def _variants(profile: Profile, anchors: list[tuple[Anchor, str]], images: list[
     others = (
         replace(
             profile,
-            name=f"{profile.name}-{image.name}",
-            image=image.name,
+            name=f"{profile.name}-{image.image}",
+            image=image.image,
             arch=image.arch,
-            os=image.os,
+            os=OsImage(image.name, image.python, image.glibc, image.debian),
             anchors=timed(image.arch),
             notes=" ".join(note for note in (profile.notes, image.notes) if note),
             sources={**profile.sources, "os": image.source},
@@ -340,40 +286,3 @@ def _variants(profile: Profile, anchors: list[tuple[Anchor, str]], images: list[
         for image in images
     )
     return (first, *others)
-
-
-def _core(table: Table) -> Core:
-    return _part(table, lambda t: Core(t.text("type"), t.integer("count"), t.number("clock_ghz"), t.texts("simd", ())))
-
-
-def _os(table: Table) -> OsImage:
-    return OsImage(table.text("name"), _version(table, "python"), _version(table, "glibc"), table.text("debian", ""))
-
-
-def _anchor(table: Table, arch: str) -> tuple[Anchor, str]:
-    """The anchor and its architecture, by default that of the first image."""
-    found = {precision: table.optional_number(f"{precision}_ms") for precision in ("float32", "int8")}
-    ms = {precision: value for precision, value in found.items() if value is not None}
-    if not ms:
-        table.wrong("float32_ms", "is missing, and so is int8_ms", "Give at least one of the two")
-    anchor = Anchor(
-        framework=table.text("framework"),
-        model=table.text("model"),
-        threads=table.integer("threads"),
-        clock_ghz=table.number("clock_ghz"),
-        ms=ms,
-        grade=cast(AnchorGrade, table.text("grade", choices=ANCHOR_GRADES)),
-        source=table.text("source"),
-    )
-    on = table.text("arch", arch, choices=ARCHITECTURES)
-    table.done()
-    return anchor, on
-
-
-def _version(table: Table, key: str) -> str:
-    """A version, or "" for a system without it."""
-    value = table.text(key)
-    parts = value.split(".")
-    if value and (len(parts) < 2 or not all(part.isdecimal() for part in parts)):
-        table.wrong(key, f"is '{value}', not a version such as 3.11")
-    return value

@@ -16,7 +16,8 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from edgekit_profiles.errors import ProfileError
 from edgekit_runtime.system.errors import EdgekitError, sentences
@@ -32,7 +33,7 @@ _TOO_MUCH = 1e15
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Raises ValueError for what is not TOML, RecursionError for what is nested too deep."""
+    """Parse TOML. Raises ValueError, or RecursionError if it is nested too deep."""
     return tomllib.loads(text)
 
 
@@ -67,10 +68,10 @@ class Table:
         self._mistake = mistake
 
     def text(self, key: str, default: str | None = None, choices: Sequence[str] = ()) -> str:
-        """A string; with choices one of them, or the default."""
+        """Read a string; with choices, one of them or the default."""
         value: str = self._take(key, (str,), "a string", default, "")
         if choices and value not in choices and value != default:
-            what = f"is '{value}', which is none of {', '.join(choices)}"
+            what = f"is '{value}', not one of {', '.join(choices)}"
             self.wrong(key, what, _suggestion(value, choices) or "Write one of these")
             return default or ""
         return value
@@ -83,11 +84,11 @@ class Table:
         return float(self._positive(key, self._take(key, (int, float), "a number", None, 1.0)))
 
     def real(self, key: str, default: float) -> float:
-        """Any finite number."""
+        """Read any finite number."""
         return self._finite(key, self._take(key, (int, float), "a number", default, default))
 
     def reals(self, key: str, count: int) -> tuple[float, ...] | None:
-        """`count` finite numbers, or one number for all of them; None if the key is absent."""
+        """Read `count` finite numbers, or one for all; None if the key is absent."""
         if not self.has(key):
             return None
         value = self.data[key]
@@ -121,7 +122,7 @@ class Table:
         return tuple(value)
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """Empty if the key is absent."""
+        """Read whole numbers above 0; empty if the key is absent."""
         value = self._take(key, (list, tuple), "a list of whole numbers", (), ())
         if not all(type(item) is int and 0 < item < _TOO_MUCH for item in value):
             self.wrong(key, "is not a list of whole numbers above zero")
@@ -136,7 +137,7 @@ class Table:
         return {name: item for name, item in value.items() if isinstance(item, str)}
 
     def table(self, key: str, default: dict[str, Any] | None = None) -> Table:
-        """The table of a key. A required one that is missing is one mistake, without its keys."""
+        """Read a table. A required table that is missing counts as one mistake."""
         return self._table(self._take(key, (dict,), "a table", default, {}), self._dotted(key))
 
     def optional_table(self, key: str) -> Table | None:
@@ -149,12 +150,41 @@ class Table:
             return []
         return [self._table(item, f"{self._dotted(key)}[{index}]") for index, item in enumerate(value)]
 
+    def record(self, kind: type[T], **given: Any) -> T:
+        """Read the table as a dataclass: a key for each field that is not given, by its type.
+        A `Literal` lists the choices, a field with a default is optional, and other keys are mistakes."""
+        hints = get_type_hints(kind)
+        for field in fields(kind):  # type: ignore[arg-type]
+            if field.name not in given:
+                factory = field.default_factory
+                default = field.default if factory is MISSING else factory()
+                given[field.name] = self._field(field.name, hints[field.name], default)
+        self.done()
+        return kind(**given)
+
+    def _field(self, key: str, hint: Any, default: Any) -> Any:
+        parts = get_args(hint)
+        if type(None) in parts:
+            return self._field(key, parts[0], MISSING) if self.has(key) else None
+        if get_origin(hint) is Literal:
+            return self.text(key, None if default is MISSING else default, choices=parts)
+        if isinstance(hint, type) and is_dataclass(hint):
+            return self.table(key, None if default is MISSING else {}).record(hint)
+        if get_origin(hint) is tuple and isinstance(parts[0], type) and is_dataclass(parts[0]):
+            return tuple(table.record(parts[0]) for table in self.tables(key))
+        readers: dict[Any, Callable[..., Any]] = {
+            str: self.text, bool: self.flag, int: self.integer, float: self.number, dict[str, str]: self.mapping,
+            tuple[str, ...]: self.texts, tuple[int, ...]: self.integers,
+        }  # fmt: skip
+        takes_default = default is not MISSING and hint in (str, bool, tuple[str, ...])
+        return readers[hint](key, default) if takes_default else readers[hint](key)
+
     def has(self, key: str) -> bool:
         self._asked.append(key)
         return key in self.data
 
     def done(self, known: Sequence[str] = ()) -> None:
-        """Note every key of this table that was neither read nor is known."""
+        """Note every key that was neither read nor is known."""
         known = [*known, *self._asked]
         listed = f"Known: {', '.join(dict.fromkeys(known))}"
         for key in self.data:
@@ -174,7 +204,7 @@ class Table:
         raise _StopError
 
     def part(self, read: Callable[[], T | None]) -> T | None:
-        """What `read` returns; None if it stopped or raised an error of its own."""
+        """Return what `read` returns; None if it stopped or raised an EdgekitError."""
         try:
             return read()
         except _StopError:

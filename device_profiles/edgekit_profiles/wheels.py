@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 
 from edgekit_profiles.profile import Profile
@@ -23,14 +23,14 @@ from edgekit_runtime.engines.registry import ENGINES
 
 @dataclass(frozen=True)
 class Wheel:
-    """One published wheel line: its machines, its range of CPython, its least glibc.
+    """One published wheel line: its machines, its first and last CPython, its least glibc.
 
     package, debian: of a Debian package, its name and release; "" for a wheel.
     """
 
     engine: str
     version: str
-    python: tuple[str, str]
+    python: tuple[str, ...]
     glibc: str
     arch: tuple[str, ...]
     needs: str = ""
@@ -66,30 +66,29 @@ class RuntimeSupport:
 
 @functools.cache
 def wheels() -> tuple[Wheel, ...]:
-    """The facts of `wheels.toml`, read once, newest first within an engine."""
+    """Return the wheels of `wheels.toml`, newest first within an engine."""
     top = _facts()
-    found = tuple(_wheel(table) for table in top.tables("wheels"))
+    found = tuple(table.record(Wheel) for table in top.tables("wheels"))
     top.refuse()
     return found
 
 
 @functools.cache
 def runtime_python() -> str:
-    """The lowest CPython that edgekit itself runs on: the package's `requires-python`."""
+    """Return the lowest CPython that edgekit runs on, as in `requires-python`."""
     return _facts().table("edgekit").text("python")
 
 
 def debian_packages(profile: Profile) -> tuple[DebianPackage, ...]:
-    """Packages of the image's Debian release for edgekit's base install, if it is Debian."""
+    """Return the Debian packages for edgekit's base install, if the image is Debian."""
     tables, release = _facts().tables("packages"), profile.os.debian
     rows = [(row.text("distribution"), row.text("package"), row.mapping("versions")) for row in tables]
     return tuple(DebianPackage(name, package, known[release]) for name, package, known in rows if release in known)
 
 
-def installable(profile: Profile, facts: Sequence[Wheel] | None = None) -> tuple[RuntimeSupport, ...]:
-    """One verdict for each engine and format, in the runtime's order of preference."""
-    facts = wheels() if facts is None else facts
-    lines = {engine: [wheel for wheel in facts if wheel.engine == engine] for engine in ENGINES}
+def installable(profile: Profile) -> tuple[RuntimeSupport, ...]:
+    """Return a verdict for each engine and format, in the runtime's order of preference."""
+    lines = {engine: [wheel for wheel in wheels() if wheel.engine == engine] for engine in ENGINES}
     return tuple(
         _support(profile, engine, form, lines[engine])
         for engine, kind in ENGINES.items()
@@ -104,14 +103,14 @@ def _support(profile: Profile, engine: str, form: str, lines: list[Wheel]) -> Ru
     others = [name for name in profile.pins if name in ENGINES and form in ENGINES[name].formats]
     if pin is None and others:
         what = f"{ENGINES[others[0]].distribution} {profile.pins[others[0]]}"
-        return RuntimeSupport(engine, form, False, None, f"the profile holds its image to {what}")
+        return RuntimeSupport(engine, form, False, None, f"the profile pins its image to {what}")
     if pin is not None:
         lines = [wheel for wheel in lines if wheel.version == pin]
     found, why = _newest(profile, f"{kind.distribution} {pin}" if pin else kind.distribution, lines)
     if found is None:
         return RuntimeSupport(engine, form, False, None, why)
     needs = f", with {found.needs}" if found.needs else ""
-    if _parts(profile.os.python) < _parts(runtime_python()):
+    if version_parts(profile.os.python) < version_parts(runtime_python()):
         lacks = f"edgekit's runtime needs Python {runtime_python()}, and the image has {profile.os.python}"
         reason = f"{lacks} ({kind.distribution} {found.version} would install)"
         return RuntimeSupport(engine, form, False, None, reason)
@@ -126,43 +125,29 @@ def _support(profile: Profile, engine: str, form: str, lines: list[Wheel]) -> Ru
 
 
 def _newest(profile: Profile, what: str, lines: list[Wheel]) -> tuple[Wheel | None, str]:
-    """The first line that fits, or the first reason against all: machine, Python, or glibc."""
+    """Return the first line that fits, or why none does: machine, Python, or glibc."""
     if not profile.os.glibc:
         return None, f"{profile.os.name} has no glibc, which every wheel for Linux needs"
     lines = [wheel for wheel in lines if wheel.debian in ("", profile.os.debian)]
     if not lines:
-        return None, f"{what} has no wheel that edgekit knows of"
+        return None, f"{what} has no wheel known to edgekit"
     built = [wheel for wheel in lines if profile.arch in wheel.arch]
     if not built:
         machines = sorted({arch for wheel in lines for arch in wheel.arch})
         return None, f"{what} has wheels for {', '.join(machines)} and none for {profile.arch}"
-    python = _parts(profile.os.python)
-    served = [wheel for wheel in built if _parts(wheel.python[0]) <= python[:2] <= _parts(wheel.python[1])]
+    python = version_parts(profile.os.python)
+    served = [
+        wheel for wheel in built if version_parts(wheel.python[0]) <= python[:2] <= version_parts(wheel.python[1])
+    ]
     if not served:
-        low = min((wheel.python[0] for wheel in built), key=_parts)
-        high = max((wheel.python[1] for wheel in built), key=_parts)
-        return None, f"Python {profile.os.python} is served by no current wheel of {what} (CPython {low} to {high})"
-    fitting = [wheel for wheel in served if _parts(wheel.glibc) <= _parts(profile.os.glibc)]
+        low = min((wheel.python[0] for wheel in built), key=version_parts)
+        high = max((wheel.python[1] for wheel in built), key=version_parts)
+        return None, f"Python {profile.os.python} is supported by no current wheel of {what} (CPython {low} to {high})"
+    fitting = [wheel for wheel in served if version_parts(wheel.glibc) <= version_parts(profile.os.glibc)]
     if not fitting:
-        low = min((wheel.glibc for wheel in served), key=_parts)
+        low = min((wheel.glibc for wheel in served), key=version_parts)
         return None, f"glibc {profile.os.glibc} is older than the {low} that {what} needs on Python {profile.os.python}"
     return fitting[0], ""
-
-
-def _wheel(table: Table) -> Wheel:
-    low, high = table.texts("python")
-    wheel = Wheel(
-        table.text("engine", choices=tuple(ENGINES)),
-        table.text("version"),
-        (low, high),
-        table.text("glibc"),
-        table.texts("arch"),
-        table.text("needs", ""),
-        table.text("package", ""),
-        table.text("debian", ""),
-    )
-    table.done()
-    return wheel
 
 
 def _facts() -> Table:
@@ -170,5 +155,7 @@ def _facts() -> Table:
     return Table(parse_toml(text), "wheels.toml")
 
 
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+def version_parts(version: str) -> tuple[int, ...]:
+    """Return the leading numbers: 3, 13, 0 of `3.13.0rc1`."""
+    found = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()

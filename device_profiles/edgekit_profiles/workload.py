@@ -13,14 +13,13 @@ from __future__ import annotations
 import functools
 import importlib.resources
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from edgekit_profiles.errors import CannotEstimateError
 from edgekit_profiles.schema import parse_toml
 
 OpKind = Literal["pw", "c3", "cx", "dw", "fc", "ew"]
-OP_KINDS: tuple[OpKind, ...] = get_args(OpKind)
 Precision = Literal["float32", "int8", "dynamic"]
 
 
@@ -36,6 +35,7 @@ class Op:
     computed: both factors are, as in attention, so that there is no kernel.
     recurrent: each step waits for the one before.
     dispatches: of the engine, more than one in a loop.
+    eight_bit: whether it multiplies integers; activation: the type of what it multiplies, if known. No time follows.
     """
 
     kind: OpKind
@@ -46,11 +46,14 @@ class Op:
     computed: bool = False
     recurrent: bool = False
     dispatches: int = 1
+    eight_bit: bool = field(default=False, compare=False)
+    activation: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """precision: of the artifact's recipe.
+    """What one inference computes.
+    precision: of the artifact's recipe.
     unknown: operation names that could not be counted, or shapes known only at run time; estimates refuse them.
     batch: items at once.
     """
@@ -79,7 +82,7 @@ class Workload:
 
 
 def mobilenet_v1(precision: Precision) -> Workload:
-    """MobileNetV1 1.0 at 224x224 (569 million multiply-accumulates), the anchors' model."""
+    """Return the anchors' model: MobileNetV1 1.0 at 224x224 (569 million MACs)."""
     side, channels = 112, 32
     ops = [Op("cx", side * side * 3 * 32 * 9, 224 * 224 * 3 + side * side * 32, 3 * 32 * 9, "stem")]
     plan = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1)]
@@ -99,7 +102,8 @@ MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json 
 
 @dataclass(frozen=True)
 class CoreModel:
-    """core: type as in `roofline.toml`.
+    """The processor of an estimate.
+    core: type as in `roofline.toml`.
     bandwidth_gbps: nominal, of the memory.
     """
 
@@ -111,7 +115,7 @@ class CoreModel:
 
 @functools.cache
 def constants() -> dict[str, Any]:
-    """`roofline.toml` and `engines.toml` as one table, read once."""
+    """Return `roofline.toml` and `engines.toml` as one table."""
     found: dict[str, Any] = {}
     for name in ("roofline.toml", "engines.toml"):
         found |= parse_toml((importlib.resources.files("edgekit_profiles") / name).read_text(encoding="utf-8"))
@@ -121,7 +125,7 @@ def constants() -> dict[str, Any]:
 def predict(
     machine: CoreModel, workload: Workload, precision: str, framework: str, fitted: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """Milliseconds by term: arithmetic of each kind, `memory` traffic, `overhead` of dispatch.
+    """Predict milliseconds by term: each kind of arithmetic, `memory`, `overhead`.
 
     precision: of the arithmetic (`float32`, `float16`, `int8`), whatever the workload's.
     fitted: other constants in the shape of `roofline.toml`.
@@ -137,14 +141,14 @@ def predict(
 
 
 def op_terms(machine: CoreModel, workload: Workload, precision: str, framework: str) -> list[dict[str, float]]:
-    """As `predict`, for each operation alone."""
+    """Predict each operation alone."""
     pace = _pace(machine, precision, framework, constants())
     return [pace.terms(op) for op in workload.ops]
 
 
 @dataclass(frozen=True)
 class _Pace:
-    """Milliseconds of one multiply-accumulate of each kind, one element moved, one operation."""
+    """Milliseconds per MAC of each kind, per element moved, and per operation."""
 
     mac_ms: Mapping[str, float]
     element_ms: float

@@ -1,14 +1,14 @@
-"""Two records of `edgekit bench` side by side, unless their conditions differ.
+"""Compare two records of `edgekit bench`, unless their conditions differ.
 
     comparison = compare(read_record(Path("before.json")), found)
-    comparison.refused          # conditions that differ: then there are no ratios
+    comparison.refused          # conditions that differ: no ratios then
     comparison.ratios           # p50_ms: 0.81, beyond the noise
 
 Rules:
 - subjects may differ: bundle, recipe, engine, its version and threads, cache and batching. Everything else is a
   condition; one that differs, or that one record lacks, refuses the comparison by name;
 - a run on a throttled machine is compared with nothing;
-- what a run was too short to measure is no condition of it;
+- what a run was too short to measure is not compared;
 - a ratio whose two ranges overlap is noise.
 """
 
@@ -59,7 +59,7 @@ class RecordDifference:
 
     def __str__(self) -> str:
         unknown = "none" if self.name in _LOAD else "not known"
-        return f"{self.name}: {_shown(self.then, unknown)} then, {_shown(self.now, unknown)} now"
+        return f"{self.name}: {_show(self.then, unknown)} then, {_show(self.now, unknown)} now"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise RecordError(f"cannot be read: {error.strerror or error}", where=str(path), do=do) from error
     except (BundleError, ValueError) as error:
         what = error.what if isinstance(error, BundleError) else error
-        raise RecordError(f"is no record of edgekit bench: {what}", where=str(path), do=do) from error
+        raise RecordError(f"is not a record of edgekit bench: {what}", where=str(path), do=do) from error
     return value
 
 
@@ -151,12 +151,14 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> BenchComparison:
     """old, new: as `measure` makes them."""
     subjects = [RecordDifference(name, old.get(name), new.get(name)) for name in _SUBJECTS]
     subjects += [RecordDifference(name, old["load"].get(name), new["load"].get(name)) for name in _SETUP]
-    refused = known_before(old, new["conditions"], new["load"]) + _moving(old["conditions"], new["conditions"])
+    refused = known_before(old, new["conditions"], new["load"]) + _differences_during(
+        old["conditions"], new["conditions"]
+    )
     ratios = [] if refused else [r for name in (*_FIGURES, *_ONCE) if (r := _ratio(name, old, new)) is not None]
     return BenchComparison(refused, [one for one in subjects if one.then != one.now], ratios)
 
 
-def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
+def _differences_during(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
     """Differences of what varies during a run: throttling, clock, other processes."""
     then, now = old.get("during") or {}, new.get("during") or {}
     found = []
@@ -165,8 +167,8 @@ def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDiffer
     comparable = not _too_short(then) and not _too_short(now)
     if comparable and _differ(then.get("others_cpu"), now.get("others_cpu"), lambda a, b: abs(a - b) > OTHERS_CPU):
         found.append(RecordDifference("others_cpu", then.get("others_cpu"), now.get("others_cpu")))
-    if _differ(_mean(then), _mean(now), lambda a, b: abs(b / a - 1) > FREQUENCY):
-        found.append(RecordDifference("frequency_mhz", _mean(then), _mean(now)))
+    if _differ(_mean_clock(then), _mean_clock(now), lambda a, b: abs(b / a - 1) > FREQUENCY):
+        found.append(RecordDifference("frequency_mhz", _mean_clock(then), _mean_clock(now)))
     return found
 
 
@@ -182,7 +184,7 @@ def _differ(then: float | None, now: float | None, far: Callable[[float, float],
     return far(then, now)
 
 
-def _mean(during: Mapping[str, Any]) -> float | None:
+def _mean_clock(during: Mapping[str, Any]) -> float | None:
     mean = (during.get("frequency_mhz") or {}).get("mean")
     return float(mean) if mean else None
 
@@ -200,7 +202,7 @@ def _ratio(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ratio |
     return Ratio(name, then, now, now / then, *spreads, verdict)
 
 
-def _shown(value: Any, unknown: str) -> str:
+def _show(value: Any, unknown: str) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "no"
     return unknown if value is None else str(value)

@@ -1,4 +1,4 @@
-"""From paths on a command line, or files arriving in a folder, to what `predict` takes.
+"""Inputs for `predict`: paths of a command line, or files arriving in a directory.
 
     for given in expand(["cat.jpg", "photos/"]):
         answer = model.predict(load(given, model.contract))
@@ -7,7 +7,7 @@
     for file in Arrivals(Path("inbox")).until(ended): ...                 # ended: an Event
 
 Rules:
-- a folder stands for the pictures and arrays below it by name, without hidden ones; a folder that is empty or cannot be
+- a directory means the pictures and arrays below it by name, without hidden ones; a folder that is empty or cannot be
   read is an error in its place among the files; a file that is named itself may have any ending;
 - an array file is read only as far as the model can take it;
 - a .wav is cut into frames a hop apart (the contract's, else the frame's length); an array with one axis more than the
@@ -89,7 +89,7 @@ def _in_folder(folder: Path) -> Iterator[str | InputsError]:
     yield from closed
     if not files and not closed:
         yield InputsError(
-            "holds no pictures and no arrays", where=str(folder), do=f"Put pictures, {' or '.join(ARRAYS)} files there"
+            "contains no pictures or arrays", where=str(folder), do=f"Put pictures, {' or '.join(ARRAYS)} files into it"
         )
 
 
@@ -99,7 +99,8 @@ def load(given: str, contract: Contract) -> Any:
         return given
     from edgekit_runtime.contract.array_file import read_arrays
 
-    arrays = read_arrays(Path(given), sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs))
+    item = "one item: " + ", ".join(f"{spec.name} {list(spec.shape)}" for spec in contract.inputs)
+    arrays = read_arrays(Path(given), sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs), item)
     return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)
 
 
@@ -113,7 +114,7 @@ def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
     """
     suffix = Path(given).suffix.lower()
     if suffix != ".wav":
-        return _of_arrays(given, contract) if suffix in ARRAYS else None
+        return _array_frames(given, contract) if suffix in ARRAYS else None
     from edgekit_converters.data.recordings import pieces, read_wav
 
     spec = contract.inputs[0]
@@ -128,7 +129,7 @@ def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
     return ((f"{given}, frame {at}", piece.reshape(spec.shape)) for at, piece in enumerate(cut))
 
 
-def _of_arrays(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
+def _array_frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
     from edgekit_runtime.contract.array_file import read_arrays
 
     arrays = read_arrays(Path(given), _MOST_BYTES)
@@ -137,15 +138,15 @@ def _of_arrays(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | No
     if any(spec.name not in named or named[spec.name].ndim != len(spec.shape) + 1 for spec in contract.inputs):
         return None
     counts = {len(named[spec.name]) for spec in contract.inputs}
-    if len(counts) > 1 or all(array.shape == (1, *spec.shape) for spec, array in _pairs(contract, named)):
+    if len(counts) > 1 or all(array.shape == (1, *spec.shape) for spec, array in _named_pairs(contract, named)):
         return None  # one frame with a batch axis of 1, or unrelated arrays
     return (
-        (f"{given}, frame {at}", {spec.name: array[at] for spec, array in _pairs(contract, named)})
+        (f"{given}, frame {at}", {spec.name: array[at] for spec, array in _named_pairs(contract, named)})
         for at in range(counts.pop())
     )
 
 
-def _pairs(contract: Contract, named: dict[str, Any]) -> list[tuple[Any, Any]]:
+def _named_pairs(contract: Contract, named: dict[str, Any]) -> list[tuple[Any, Any]]:
     return [(spec, named[spec.name]) for spec in contract.inputs]
 
 
@@ -156,14 +157,12 @@ Sign = tuple[int, int, int]
 """Size, time of the last change in nanoseconds, inode."""
 
 
-def settled_names(
-    seen: Mapping[str, tuple[Sign, float]], reported: Mapping[str, Sign], now_s: float, settled_s: float = SETTLED_S
-) -> list[str]:
+def settled_names(seen: Mapping[str, tuple[Sign, float]], reported: Mapping[str, Sign], now_s: float) -> list[str]:
     """Names that are due, in the order in which they settled. seen: sign, and its first time."""
     due = [
         (since, name)
         for name, (sign, since) in seen.items()
-        if reported.get(name) != sign and now_s - since >= settled_s
+        if reported.get(name) != sign and now_s - since >= SETTLED_S
     ]
     return [name for _, name in sorted(due)]
 
@@ -217,6 +216,6 @@ def signs(folder: Path) -> dict[str, Sign]:
                         if stat.S_ISREG(now.st_mode) and now.st_size:
                             found[entry.name] = (now.st_size, now.st_mtime_ns, now.st_ino)
     except OSError as error:
-        do = "Pass a folder that exists and may be read, to which your files are copied"
+        do = "Pass a readable directory that your files are copied to"
         raise InputsError(f"cannot be watched: {error.strerror or error}", where=str(folder), do=do) from error
     return found

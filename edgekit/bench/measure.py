@@ -1,4 +1,4 @@
-"""One bundle under one load, and its start, as `edgekit bench --json` prints them.
+"""Measure a bundle under a load, and its cold start, as `edgekit bench --json` prints them.
 
     found = measure(Path("digits.ekb"), BenchSetup(threads=1), Load(requests=500))
     found["p50_ms"], found["stages_ms"]["engine"], found["conditions"]["during"]["throttled"]
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.bench.conditions import MachineObserver, conditions
-from edgekit.bench.load import Load, LoadOutcome, ask
+from edgekit.bench.load_generator import Load, LoadOutcome, ask
 from edgekit.packaging.model_file import bundle_file
 from edgekit_converters.recipe.progress import Progress, silent
 from edgekit_runtime import ModelLimits, open_bundle
@@ -110,7 +110,7 @@ def measure(
 def golden_inputs(bundle: Bundle) -> list[dict[str, NDArray[Any]]]:
     """Golden inputs; a stateful model's frames, in order. Raises BundleError without any."""
     if not bundle.manifest.golden:
-        raise BundleError("it holds no golden example to time it with", where=str(bundle.path), do="Build it again")
+        raise BundleError("it has no golden example to time it with", where=str(bundle.path), do="Build it again")
     found: list[dict[str, NDArray[Any]]] = []
     for golden in bundle.manifest.golden:
         items = bundle.golden_items(golden)
@@ -228,16 +228,16 @@ def cold_start(
         "key": secret.to_pipe() if secret is not None else None,
     }
     before = _verdict_files()
-    took = _started(job)
+    took = _start_once(job)
     if took is None:
         return ColdStart()
     if _verdict_files() == before:
         return ColdStart(took[0], None, took[1])
-    again = _started(job)
+    again = _start_once(job)
     return ColdStart(again[0] if again else None, took[0], again[1] if again else took[1])
 
 
-def _started(job: dict[str, Any]) -> tuple[float, float | None] | None:
+def _start_once(job: dict[str, Any]) -> tuple[float, float | None] | None:
     start = perf_counter()
     try:
         came = ask_child(python_code(_CHILD), job, silence_s=LONGEST_S)

@@ -1,4 +1,4 @@
-"""MobileNetV1 timed: on a board with every engine, on a workstation beside an artifact.
+"""MobileNetV1 timings: of every engine on a board, and next to an artifact on a workstation.
 
     found = measure_anchors(Path("anchors"), MeasurePlan(threads=(4,)))
     found["times"][0]["p50_ms"], found["steady"]            # what an anchor file holds
@@ -73,7 +73,7 @@ def measure_anchors(
     engines = [name for name in available() if not on_gpu(name)]
     if not engines:
         raise MissingExtraError("litert", "timing MobileNetV1")
-    before = _state(plan.root)
+    before = _machine_state(plan.root)
     times: list[dict[str, Any]] = []
     failed: list[str] = []
     with MachineObserver(plan.root) as observed:
@@ -82,15 +82,15 @@ def measure_anchors(
                 for threads in plan.threads:
                     say(f"{engine} {precision}, {threads} thread{'s' * (threads > 1)}")
                     try:
-                        times.append(_timed(folder, (engine, precision, threads), plan.clock))
+                        times.append(_time_engine(folder, (engine, precision, threads), plan.clock))
                     except EdgekitError as error:
                         where = f"{error.where}: " if isinstance(error, AnchorError) and error.where else ""
                         failed.append(f"{engine} {precision}: {where}{error.what}")
                         break
-    after = _state(plan.root)
+    after = _machine_state(plan.root)
     if not times:
         raise AnchorError(
-            f"no engine could be timed: {'; '.join(failed)}",
+            f"timing failed on every engine: {'; '.join(failed)}",
             do="Pass the folder with the network's files, which is in the board's package: --anchors DIR",
         )
     during = observed.figures()
@@ -139,7 +139,7 @@ def power_mode(root: Path = Path("/")) -> str | None:
     return None
 
 
-def _state(root: Path) -> dict[str, Any]:
+def _machine_state(root: Path) -> dict[str, Any]:
     limits = [
         int(t)
         for f in root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_max_freq")
@@ -155,7 +155,7 @@ def _state(root: Path) -> dict[str, Any]:
     }
 
 
-def _timed(folder: Path | None, what: tuple[str, str, int], clock: Callable[[], float]) -> dict[str, Any]:
+def _time_engine(folder: Path | None, what: tuple[str, str, int], clock: Callable[[], float]) -> dict[str, Any]:
     name, precision, threads = what
     form = ENGINES[name].formats[0]
     if folder is None:
@@ -230,9 +230,7 @@ def can_time_here(format: str, precision: str) -> str:  # noqa: A002
     return ""
 
 
-def time_here(
-    artifacts: Sequence[TimedArtifact], clock: Callable[[], float] = time.thread_time, engine: str = ENGINE
-) -> list[HostTimes]:
+def time_here(artifacts: Sequence[TimedArtifact], clock: Callable[[], float] = time.thread_time) -> list[HostTimes]:
     """The times of each artifact, in order; takes some third of a second each.
 
     Raises CannotEstimateError for a free input size or a busy machine, EngineError for a file that the engine refuses.
@@ -241,14 +239,14 @@ def time_here(
     references = [("tflite", anchor_model("tflite", precision), precision) for precision in precisions]
     with ExitStack() as stack:
         engines = [
-            stack.enter_context(load_engine(form, data, engine=engine)) for form, data, _ in (*references, *artifacts)
+            stack.enter_context(load_engine(form, data, engine=ENGINE)) for form, data, _ in (*references, *artifacts)
         ]
-        least = _least_ms([_runner(one) for one in engines], clock)
+        least = _least_ms([_noise_run(one) for one in engines], clock)
         version = engines[0].info.version
     reference = dict(zip(precisions, least, strict=False))
     machine = f"{platform.node()} ({platform.machine()})"
     return [
-        HostTimes(round(ms, 4), round(reference[precision], 4), engine, version, machine)
+        HostTimes(round(ms, 4), round(reference[precision], 4), ENGINE, version, machine)
         for (_, _, precision), ms in zip(artifacts, least[len(references) :], strict=True)
     ]
 
@@ -270,7 +268,7 @@ def _least_ms(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) 
         if number + 1 >= _LEAST_ROUNDS and all(_agree(found, _AGREE) for found in rounds):
             break
     if not all(_agree(found, _AT_ALL) for found in rounds):
-        raise CannotEstimateError("this machine is too busy to time anything", do="Try again when it is idle")
+        raise CannotEstimateError("this machine is too busy for timings", do="Try again when it is idle")
     return [min(found) * 1e3 for found in rounds]
 
 
@@ -279,7 +277,7 @@ def _agree(found: Sequence[float], within: float) -> bool:
     return second <= within * best
 
 
-def _runner(engine: Engine) -> Callable[[], object]:
+def _noise_run(engine: Engine) -> Callable[[], object]:
     """Run one item of noise; zeros for whole numbers, which may index a table."""
     random = np.random.default_rng(0)
     inputs: list[NDArray[Any]] = []

@@ -73,7 +73,7 @@ def entry(code: str) -> Entry:
     if found is None:
         near = difflib.get_close_matches(code, entries(), n=3, cutoff=0.6)
         do = f"Did you mean {' or '.join(near)}?" if near else "`edgekit doctor --codes` lists all codes"
-        raise UnexplainedError(f"there is no code '{code}'", do=do)
+        raise UnexplainedError(f"unknown code '{code}'", do=do)
     return found
 
 
@@ -95,7 +95,9 @@ def explain(text: str) -> Entry:
     for code in re.findall(r"\[([a-z0-9-]+)\]|\"code\": *\"([a-z0-9-]+)\"", text)[::-1]:
         if (found := entries().get(code[0] or code[1])) is not None:
             return found
-    found = _by_words(text, least=1.0) or next(iter(find_entries(text)), None) or _by_words(text, least=_ALIKE)
+    found = (
+        _find_by_words(text, least=1.0) or next(iter(find_entries(text)), None) or _find_by_words(text, least=_ALIKE)
+    )
     if found is not None:
         return found
     # The class in the last line of a traceback
@@ -106,7 +108,7 @@ def explain(text: str) -> Entry:
     if len(text.split()) == 1:
         return entry(text)
     raise UnexplainedError(
-        "no entry knows this message",
+        "no entry matches this message",
         do="Quote the line that names the cause; `edgekit doctor --codes` lists all codes",
     )
 
@@ -115,7 +117,7 @@ _ALIKE = 0.7
 """Share of the words of an entry's first line that a message must have."""
 
 
-def _by_words(text: str, least: float) -> Entry | None:
+def _find_by_words(text: str, least: float) -> Entry | None:
     """The entry of edgekit's own that has most words of its first line in the text."""
     given = _words(text)
     shares = {}  # code -> (share of the entry's words that the text has, their number)
@@ -188,11 +190,11 @@ def markdown() -> str:
         for found in entries().values():
             if found.kind == kind:
                 sentence = f"{found.what[0].upper()}{found.what[1:]}."
-                lines += ["", f"### `{found.code}`", "", _safe(f"{sentence} {found.do}.")]
+                lines += ["", f"### `{found.code}`", "", _escape(f"{sentence} {found.do}.")]
     return "\n".join(lines) + "\n"
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape angle brackets and asterisks, which would be markup."""
     return text.replace("<", "&lt;").replace("*", "\\*")
 

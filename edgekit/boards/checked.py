@@ -1,6 +1,6 @@
-"""A check: what is known of an artifact on a board without a run, then the replay.
+"""Check a bundle for a board: static findings first, then a replay.
 
-    for found in static(subject, profile, chosen_runtimes(profile)):
+    for found in static_findings(subject, profile, chosen_runtimes(profile)):
         print(found.code, found.what)
 
 Rule: a barrier for the runtime that the board will use, the first that installs, is an error; for another one it is a
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.boards.catalogue import CheckFinding, Level, finding
-from edgekit.boards.replay import ReplayResult, loaded, natively, under_emulation
+from edgekit.boards.replay import ReplayResult, load_natively, replay_emulated, replay_natively
 from edgekit.boards.subject import Checkable, CheckSubject, open_subject
 from edgekit_converters.choose import beyond_memory
 from edgekit_converters.formats.needs import Barrier, Runtime, barriers, read_needs
@@ -56,7 +56,7 @@ def runtime_named(text: str) -> tuple[str, str]:
     engines = {kind.distribution: engine for engine, kind in ENGINES.items()} | {engine: engine for engine in ENGINES}
     if name not in engines or not separator or not all(part.isdecimal() for part in version.split(".")):
         do = f"Write ENGINE==VERSION, with one of {', '.join(ENGINES)}: --runtime tflite-runtime==2.14.0"
-        raise UnknownRuntimeError(f"'{text}' is no runtime", where="--runtime", do=do)
+        raise UnknownRuntimeError(f"'{text}' is not a runtime", where="--runtime", do=do)
     # In three numbers, as engines themselves say it, so that it is found again in what was installed: 1.21 -> 1.21.0
     numbers = [int(part) for part in version.split(".")]
     while len(numbers) > 3 and numbers[-1] == 0:
@@ -79,11 +79,11 @@ def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> 
     return tuple(found)
 
 
-def static(subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]) -> list[CheckFinding]:
+def static_findings(subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]) -> list[CheckFinding]:
     """Of every artifact, then of the file as a whole."""
     found: list[CheckFinding] = []
     for one in subject.artifacts:
-        found += _artifact(one, subject, profile, runtimes)
+        found += _check_artifact(one, subject, profile, runtimes)
     size = subject.size / 2**20
     if size > _SHARE_OF_RAM * profile.memory.ram_mb:
         what = f"the file has {size:.0f} MiB and is read as a whole, and {profile.name} has {profile.memory.ram_mb} MiB"
@@ -95,12 +95,12 @@ def static(subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeCh
     return found
 
 
-def _artifact(
+def _check_artifact(
     one: Checkable, subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]
 ) -> Iterator[CheckFinding]:
     own = [chosen for chosen in runtimes if chosen.format == one.format]
     if not own:
-        yield _no_runtime(one, subject, profile, runtimes)
+        yield _runtime_missing(one, subject, profile, runtimes)
     try:
         needs = read_needs(one.format, one.data)
     except ConversionError as error:
@@ -109,7 +109,7 @@ def _artifact(
     for chosen in own:
         runtime = str(chosen.runtime)
         for barrier in barriers(needs, chosen.runtime):
-            do = _way_out(barrier, one, subject, chosen)
+            do = _remedy(barrier, one, subject, chosen)
             what = barrier.what if chosen.first else f"if the board has {runtime} instead: {barrier.what}"
             level: Level | None = None if chosen.first else "warning"
             yield finding(barrier.code, what, do=do, level=level, artifact=one.recipe, runtime=runtime)
@@ -127,7 +127,7 @@ def _artifact(
         yield finding("memory", reason, artifact=one.recipe)
 
 
-def _no_runtime(
+def _runtime_missing(
     one: Checkable, subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]
 ) -> CheckFinding:
     """A warning if another artifact runs on the board, else an error."""
@@ -142,7 +142,7 @@ def _no_runtime(
     return finding("runtime-unavailable", what, do=do, level="warning", artifact=one.recipe)
 
 
-def _way_out(barrier: Barrier, one: Checkable, subject: CheckSubject, chosen: RuntimeChoice) -> str:
+def _remedy(barrier: Barrier, one: Checkable, subject: CheckSubject, chosen: RuntimeChoice) -> str:
     """The command that makes a form that would run, or ""."""
     if not chosen.first or barrier.remedy is None:
         return ""
@@ -217,10 +217,10 @@ def check(request: CheckRequest, progress: Progress = silent) -> CheckReport:
     profile = request.profile
     runtimes = chosen_runtimes(profile, request.runtimes)
     with open_subject(request.path, request.secret) as subject:
-        findings = static(subject, profile, runtimes)
+        findings = static_findings(subject, profile, runtimes)
         replays: list[ReplayResult] = []
         if request.replay:
-            replays, more = _replayed(subject, request, runtimes, progress)
+            replays, more = _replay_all(subject, request, runtimes, progress)
             known = [*findings]
             for one in more:  # a runtime's message joins the finding that the file already shows
                 whose = ((one.artifact, one.runtime), (one.artifact, ""))
@@ -237,7 +237,7 @@ def check(request: CheckRequest, progress: Progress = silent) -> CheckReport:
     return CheckReport(profile.name, tuple(sorted(findings, key=lambda one: order[one.level])), tuple(replays))
 
 
-def _replayed(
+def _replay_all(
     subject: CheckSubject, request: CheckRequest, runtimes: Sequence[RuntimeChoice], progress: Progress
 ) -> tuple[list[ReplayResult], list[CheckFinding]]:
     replays: list[ReplayResult] = []
@@ -249,14 +249,14 @@ def _replayed(
             chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
             if chosen is not None:
                 progress(f"loading {one.recipe} with {chosen.runtime}", 0, None)
-                findings += loaded(subject.path, one.format, one.recipe, chosen.runtime)
+                findings += load_natively(subject.path, one.format, one.recipe, chosen.runtime)
         return [], findings
     for one in sorted(subject.artifacts, key=lambda each: each.role != "primary"):
         chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
         if chosen is None or one.role == "batch":
             continue
         progress(f"replaying {one.recipe} with {chosen.runtime}", 0, None)
-        found, more = natively(subject.bundle, one.recipe, chosen.runtime, subject.secret)
+        found, more = replay_natively(subject.bundle, one.recipe, chosen.runtime, subject.secret)
         replays += [] if found is None else [found]
         findings += more
     if request.emulate:
@@ -264,7 +264,7 @@ def _replayed(
             f"installing and replaying it on an emulated {request.profile.name}; the first time takes minutes", 0, None
         )
         pinned = replace(request.profile, pins={**request.profile.pins, **dict(request.runtimes)})
-        on_board, more = under_emulation(subject.bundle, pinned, subject.secret)
+        on_board, more = replay_emulated(subject.bundle, pinned, subject.secret)
         if on_board and not more:
             findings = [demote(one, on_board[0]) for one in findings]
         replays += on_board
@@ -273,7 +273,7 @@ def _replayed(
 
 
 def demote(one: CheckFinding, emulated: ReplayResult) -> CheckFinding:
-    """A warning instead of an error of a runtime here that succeeded on the emulated processor."""
+    """Turn an error of a runtime here into a warning if it succeeded on the emulated board."""
     if one.runtime != emulated.runtime or one.code not in _ANSWERED:
         return one
     what = f"{one.what}; under QEMU, with the board's own kernels, it answers as it should"

@@ -1,4 +1,4 @@
-"""Emulated processors, the /proc and /sys they show, the Debian that stands for a board.
+"""Emulated processors, the /proc and /sys they show, the Debian release of a board.
 
     cpu = cpu_for(load("raspberry-pi-4"))        # CPUS["cortex-a72"]
     show(folder, cpu, cores=1)
@@ -73,11 +73,6 @@ class QemuCpu:
     revision: int
     features: str
     architecture: int = 8
-
-    @property
-    def dotprod(self) -> bool:
-        """Whether it has the INT8 dot product."""
-        return "asimddp" in self.features.split()
 
 
 # Identification: the "Main ID Register" of each core's technical reference manual. The 64-bit ones stand for the boards
@@ -192,7 +187,7 @@ def image_for(profile: Profile) -> Image:
     system = profile.os
     if profile.arch not in _MACHINES:
         raise NotEmulatedError(
-            f"no emulation stands for {profile.arch}",
+            f"{profile.arch} cannot be emulated",
             where=profile.name,
             do=f"Emulated are {' and '.join(_MACHINES)}; on {profile.arch} run the check without --emulate",
         )
@@ -201,7 +196,7 @@ def image_for(profile: Profile) -> Image:
             return Image(suite, profile.arch)
     known = ", ".join(f"Python {python} with glibc {glibc} ({suite})" for suite, (python, glibc) in _SUITES.items())
     raise NotEmulatedError(
-        f"no Debian release stands for {system.name or 'a system'} (Python {system.python or 'none'}, glibc "
+        f"no Debian release matches {system.name or 'a system'} (Python {system.python or 'none'}, glibc "
         f"{system.glibc or 'none'})",
         where=profile.name,
         do=f"Emulated are {known}; run the check without --emulate",

@@ -1,4 +1,4 @@
-"""Does this bundle install, load and agree on that board? QEMU answers, not hardware.
+"""Install, load and replay a bundle on an emulated board (QEMU, not hardware).
 
     found = replay("camera.ekb", load("raspberry-pi-4"))
     found.ok, found.runtime, found.worst, found.said
@@ -8,7 +8,6 @@ Rules:
   no wheel, and `packages` has the source of each;
 - the verdict is the runtime's own self-test, in process. One start of Python does all tasks: a missing answer belongs
   to the task during which the program ended;
-- `as_on_x86` compares the difference with the largest ever seen between the two machines with one engine version;
 - a bundle that fails is a result; an error means that the replay was not possible.
 
 It proves resolution, wheel tags, glibc, imports, operators and numbers; nothing about time, heat or memory.
@@ -28,8 +27,9 @@ from typing import Any
 from edgekit.boards.emulated_board import CPUS, EmulationError, NotEmulatedError, QemuCpu, cpu_for, image_for
 from edgekit.boards.qemu import SITE, EmulatedBoard, ProgramResult, emulator, emulator_version
 from edgekit.boards.userland import Userland, cache_root, make_folder, userland
+from edgekit.shipping.plan import NoWheelError, choose_engine
 from edgekit.shipping.wheelhouse import Wheelhouse, collect
-from edgekit_profiles import Profile, installable
+from edgekit_profiles import Profile
 from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines.registry import ENGINES
@@ -75,9 +75,9 @@ def _install(land: Userland, house: Wheelhouse, pip: Path, draft: Path) -> None:
         errors = [line for line in done.err.splitlines() if line.startswith("ERROR:")]
         words = "; ".join(line.removeprefix("ERROR: ") for line in errors) or done.tail or done.ended
         raise EmulatedInstallError(
-            f"pip on the emulated board refuses it: {words}",
+            f"pip on the emulated board failed: {words}",
             where=f"{land.image}, under QEMU",
-            do="Collect the wheels for this very profile again",
+            do="Collect the wheels for this profile again",
         )
 
 
@@ -117,13 +117,18 @@ def ask(
     timeout_s: float = 300.0,
     options: Sequence[str] = (),
     secret: Secret | None = None,
+    kinds: Path | None = None,
 ) -> GuestReport:
-    """options: QEMU's own. Raises EmulationError if not even Python started."""
+    """options: QEMU's own. kinds: a file with further kinds of tasks.
+
+    Raises EmulationError if not even Python started.
+    """
     given, results = machine.root / "tmp/tasks.json", machine.root / "tmp/results.jsonl"
     given.write_text(json.dumps(list(tasks)), encoding="utf-8")
     script = Path(__file__).with_name("guest.py")
     key = json.dumps(secret.to_pipe() if secret is not None else None)
-    finished = machine.python(["-P", script, given, results], timeout_s=timeout_s, options=options, said=key)
+    more = [] if kinds is None else [kinds]
+    finished = machine.python(["-P", script, given, results, *more], timeout_s=timeout_s, options=options, said=key)
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     if not lines:
         raise EmulationError(
@@ -146,7 +151,6 @@ class GoldenVerdict:
     fits: the runtime's own verdict
     steps: the difference in quantization steps, or in 1e-4 of a float output's largest golden value
     same_engine: whether this engine version made the golden answer, on x86
-    as_on_x86: whether the difference was seen between x86 and ARM before; None if unknown
     """
 
     recipe: str
@@ -158,14 +162,12 @@ class GoldenVerdict:
     same_best: bool
     same_engine: bool
     made_by: str
-    as_on_x86: bool | None
 
 
 @dataclass(frozen=True)
 class EmulatedReplay:
     """runtime: engine and version that ran, or empty
     cpu: what QEMU emulated
-    stands_for: the profile's own core
     worst: the largest difference in steps
     opened: whether `open_bundle` succeeded there
     failure: a sentence, empty if ok
@@ -176,7 +178,6 @@ class EmulatedReplay:
     profile: str
     runtime: str
     cpu: str
-    stands_for: str
     system: str
     emulator: str
     worst: float
@@ -185,13 +186,6 @@ class EmulatedReplay:
     opened: bool = False
     failure: str = ""
     said: str = ""
-    where: str = "emulated"
-
-    @property
-    def as_on_x86(self) -> bool | None:
-        """Whether all comparable outputs are as close to x86 as seen before; None without any."""
-        known = [one.as_on_x86 for one in self.goldens if one.as_on_x86 is not None]
-        return all(known) if known else None
 
     @property
     def label(self) -> str:
@@ -220,7 +214,10 @@ def replay(
     image, core = image_for(profile), cpu_for(profile, cpu)
     bundle = read_bundle(bundle_path)
     emulator(image)  # before anything is fetched
-    engine = engine or engine_for(bundle, profile)
+    try:
+        engine = engine or choose_engine(bundle.manifest, profile)
+    except NoWheelError as error:
+        raise NotEmulatedError(error.what, where=profile.name, do=error.do) from error
     with tempfile.TemporaryDirectory(prefix="edgekit-wheels-") as folder:
         house = house or collect(profile, engine, Path(folder))
         land = userland(image, house.debian, cache_dir=cache_dir)
@@ -232,7 +229,6 @@ def replay(
                 profile=profile.name,
                 runtime="",
                 cpu=core.name,
-                stands_for=profile.core.type,
                 system=str(image),
                 emulator=emulator_version(image),
                 worst=0.0,
@@ -258,22 +254,16 @@ def judge_replay(profile: Profile, cpu: QemuCpu, tasks: list[dict[str, Any]], re
     verdicts = []
     names = ("golden", "output", "fits", "steps", "cosine", "same_best", "same_engine", "made_by")
     for task, answer in zip(tasks, report.answers, strict=False):
-        seen = _SEEN_STEPS.get((answer.get("engine", ""), task["recipe"].partition("-")[2]))
         for output in answer["outputs"]:
-            as_on_x86 = None
-            if seen is not None and output["same_engine"]:
-                as_on_x86 = bool(output["steps"] <= seen + 1e-3 and output["same_best"])
-            fields = {name: output[name] for name in names}
-            verdicts.append(GoldenVerdict(task["recipe"], as_on_x86=as_on_x86, **fields))
+            verdicts.append(GoldenVerdict(task["recipe"], **{name: output[name] for name in names}))
     goldens = tuple(verdicts)
-    failure = _failure(tasks, report, goldens)
+    failure = _first_failure(tasks, report, goldens)
     first = report.answers[0] if report.answers else {}
     return EmulatedReplay(
         ok=not failure,
         profile=profile.name,
         runtime=f"{first['engine']} {first['version']}" if "engine" in first else "",
         cpu=cpu.name,
-        stands_for=profile.core.type,
         system=f"{image_for(profile)}, {report.system.libc}",
         emulator=emulator_version(image_for(profile)),
         worst=max((one.steps for one in goldens), default=0.0),
@@ -285,15 +275,7 @@ def judge_replay(profile: Profile, cpu: QemuCpu, tasks: list[dict[str, Any]], re
     )
 
 
-# (engine, the end of the recipe's name) -> the largest difference seen between x86-64 and emulated ARM with one engine
-# version, in steps: a 41-model sweep, a trained CNN and a MobileNetV2 with random weights. Partly quantized recipes
-# were not measured. tflite-runtime: between its reference kernels on x86-64 and the board's own.
-_SEEN_STEPS = {("litert", "int8"): 1.0, ("litert", "f32"): 0.1, ("litert", "f16"): 0.1,
-               ("tflite-runtime", "int8"): 1.0, ("tflite-runtime", "f32"): 0.1,
-               ("onnxruntime", "f32"): 0.1}  # fmt: skip
-
-
-def _failure(tasks: list[dict[str, Any]], report: GuestReport, goldens: tuple[GoldenVerdict, ...]) -> str:
+def _first_failure(tasks: list[dict[str, Any]], report: GuestReport, goldens: tuple[GoldenVerdict, ...]) -> str:
     for name, why in report.system.broken.items():
         return f"{name} is installed and cannot be imported: {why}"
     for task, answer in zip(tasks, report.answers, strict=False):
@@ -314,19 +296,3 @@ def _failure(tasks: list[dict[str, Any]], report: GuestReport, goldens: tuple[Go
             f"(cosine {first.cosine:.4f}) from what {first.made_by} answered on x86"
         )
     return "" if goldens else "no golden example was replayed"
-
-
-def engine_for(bundle: Bundle, profile: Profile) -> str:
-    """The board's engine for the first artifact that it can run."""
-    formats: list[str] = [entry.format for entry in bundle.manifest.artifacts]  # the primary one stands first
-    verdicts = sorted(
-        (one for one in installable(profile) if one.format in formats), key=lambda one: formats.index(one.format)
-    )
-    chosen = next((one.engine for one in verdicts if one.ok), None)
-    if chosen is None:
-        raise NotEmulatedError(
-            f"no engine for its artifacts installs there: {'; '.join(one.reason for one in verdicts)}",
-            where=profile.name,
-            do="Build for this profile, or choose another",
-        )
-    return chosen

@@ -50,14 +50,14 @@ _AGAIN = "Measure again on the board: edgekit bench BUNDLE -o RECORD.json"
 
 
 def open_record(path: Path) -> dict[str, Any]:
-    """Raises RecordError for any other file, and for figures that are no measurement."""
+    """Raises RecordError for any other file, and for impossible figures."""
     record = read_record(path)
     figures = [record.get(name) for name in ("min_ms", "p50_ms", "p95_ms")]
     times = [float(ms) for ms in figures if isinstance(ms, (int, float)) and not isinstance(ms, bool)]
     n, requests, errors = record.get("n"), record.get("asked"), record.get("errors") or {}
     why = ""
     if type(n) is not int or n < 1 or len(times) < 3:
-        why = "holds no time: none of its requests was answered"
+        why = "has no timings: none of its requests succeeded"
     else:
         counts = list(errors.values()) if isinstance(errors, dict) else []
         sound = isinstance(errors, dict) and all(type(count) is int and count >= 0 for count in counts)
@@ -66,7 +66,7 @@ def open_record(path: Path) -> dict[str, Any]:
         if failed > _FAILED * max(n + failed, requests if type(requests) is int else 0):
             why = f"is mostly errors: {failed} of {n + failed} requests failed"
         elif not (0 < least <= middle <= high and math.isfinite(high)):
-            why = f"holds times that cannot be: least {least:g}, median {middle:g}, 95th percentile {high:g} ms"
+            why = f"has impossible timings: least {least:g}, median {middle:g}, 95th percentile {high:g} ms"
     if why:
         raise RecordError(why, where=str(path), do=_AGAIN)
     return record
@@ -115,7 +115,7 @@ class Misfit(NamedTuple):
     do: str
 
 
-def unfit(
+def misfit_of(
     record: Mapping[str, Any],
     subject: EstimateSubject,
     result: EstimateResult,
@@ -128,13 +128,13 @@ def unfit(
         return Misfit(3, f"is of another artifact ({of})", "Pass the bundle that it was taken with")
     if (record.get("engine"), record.get("threads")) != (result.engine, result.threads):
         ran, wanted = _run(record.get("engine"), record.get("threads")), _run(result.engine, result.threads)
-        do = "Ask for what was run: --runtime ENGINE --threads N"
+        do = "Name what was run: --runtime ENGINE --threads N"
         return Misfit(2, f"was taken with {ran}, and what is asked for is {wanted}", do)
     board = board_of(record)
     if board is None:
         return Misfit(1, "does not say on which board it was taken", f"It is of an earlier edgekit. {_AGAIN}")
     if not is_of(board, profile, catalogue):
-        do = "Leave it out, or ask for its board: --profile NAME"
+        do = "Omit it, or name its board: --profile NAME"
         cores = f"a machine with {board.clusters[0].type} cores" if board.clusters else "an unnamed machine"
         name = f"{board.model or cores}{f' ({board.machine})' if board.machine else ''}"
         return Misfit(0, f"was taken on {name}, which is not {profile.name}", do)
@@ -152,7 +152,7 @@ def refuse_unused(
 ) -> None:
     """Raises RecordError, with the nearest reason, for a record that no answer used."""
     for path, record in records:
-        misfits = [unfit(record, subject, result, profile, catalogue) for subject, result, profile in asked]
+        misfits = [misfit_of(record, subject, result, profile, catalogue) for subject, result, profile in asked]
         found = [misfit for misfit in misfits if misfit is not None]
         if found and len(found) == len(misfits):
             nearest = min(found)
@@ -170,7 +170,7 @@ def refuse_unused_anchors(
         if wanted and not set(wanted) & set(held):
             words = [", ".join(" ".join(pair) for pair in pairs) for pairs in (held, wanted)]
             what = f"holds times of {words[0]}, and what is asked for is {words[1]}"
-            raise AnchorError(what, where=file.where, do="Leave it out, or name its engine: --runtime ENGINE")
+            raise AnchorError(what, where=file.where, do="Omit it, or name its engine: --runtime ENGINE")
 
 
 def unused_threads(files: Sequence[AnchorFile], profile: Profile, run: tuple[str, str, int]) -> Iterator[str]:
@@ -251,22 +251,22 @@ class EstimateOptions:
 
 
 def answer(subject: EstimateSubject, profile: Profile, given: EstimateOptions) -> EstimateResult:
-    """The estimate, or why there is none."""
+    """The estimate, or the reason for its absence."""
     threads = profile.threads if given.threads is None else given.threads
     installed = next((s.engine for s in installable(profile) if s.ok and s.format == subject.format), None)
-    engine = given.engine or installed
+    such = next((name for name, kind in ENGINES.items() if subject.format in kind.formats), None)
+    engine = given.engine or installed or (such if profile.kind == "phone" else None)  # an app brings its own
     result = EstimateResult(subject.name, profile.name, engine or "", threads, None)
     try:
         if engine is None:
             reasons = dict.fromkeys(s.reason for s in installable(profile) if s.format == subject.format)
             what = f"no engine for {subject.format} installs on {profile.name}: {'; '.join(reasons)}"
-            such = next(name for name, kind in ENGINES.items() if subject.format in kind.formats)
             do = f"Where you have one there all the same, as in a container, name it: --runtime {such}"
             raise CannotEstimateError(what, where=subject.name, do=do)
-        fitting = ((p, r) for p, r in given.records if not unfit(r, subject, result, profile, given.catalogue))
+        fitting = ((p, r) for p, r in given.records if not misfit_of(r, subject, result, profile, given.catalogue))
         measured_there = next(fitting, None)
         if measured_there is not None:
-            found = measured_by(measured_there[1], measured_there[0].name)
+            found = measured_by_record(measured_there[1], measured_there[0].name)
         else:
             known = EstimateEvidence(given.host or subject.host, anchors_for(profile, given.anchors))
             found = estimate(profile, subject.workload, engine, threads=threads, known=known)
@@ -288,7 +288,7 @@ def answer(subject: EstimateSubject, profile: Profile, given: EstimateOptions) -
     return replace(result, estimate=found, layers=tuple(layers))
 
 
-def measured_by(record: Mapping[str, Any], source: str) -> Estimate:
+def measured_by_record(record: Mapping[str, Any], source: str) -> Estimate:
     """The latency in a record of `edgekit bench`, of whole requests."""
     stage = (record.get("stages_ms") or {}).get("engine")
     of_it = f"; the engine alone {stage:.3g} ms" if isinstance(stage, (int, float)) else ""

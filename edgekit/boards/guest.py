@@ -1,22 +1,22 @@
-"""Script for the emulated board: python3 guest.py TASKS.json RESULTS.jsonl
+"""Replay in another environment: an emulated board, or one with another engine.
+
+    python3 guest.py TASKS.json RESULTS.jsonl [KINDS.py]      # on the emulated board
+    python3 guest.py                                          # one job of `edgekit_runtime.bundle.jobs`
 
 Rules:
-- only what the wheelhouse installed there is imported;
+- only what is installed there is imported: `edgekit_runtime`, NumPy and an engine;
 - the first line of the results describes the system and its packages; then one JSON line a task, written when it is
-  done, so that a crash of the engine loses no earlier line;
-- counted instructions are between two calls of fsync with descriptors that do not exist: the counter in the emulator
-  sees the number, and the kernel refuses it.
+  done, so that a crash of the engine loses no earlier line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import importlib.metadata
 import json
-import os
 import platform
+import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgekit_runtime.policy.options import EngineName
 
-MARK = 10_000
-# distribution -> module that an application imports, and a replay late or never
+# distribution -> module that an application imports, and a replay imports late or never
 LATE = {"click": "click", "xxhash": "xxhash", "pillow": "PIL.Image",
         "cryptography": "cryptography.hazmat.primitives.asymmetric.ed25519"}  # fmt: skip
 
@@ -83,33 +82,11 @@ def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None =
     return found
 
 
-def count(model: str, format: str, engine: str, first_mark: int) -> dict[str, Any]:  # noqa: A002
-    """One inference with seeded inputs between two marks, after one that fills caches."""
-    import numpy as np
-
-    from edgekit_runtime.engines.registry import EngineSetup, load_with
-
-    random = np.random.default_rng(0)
-    with load_with(engine, format, Path(model).read_bytes(), EngineSetup(threads=1)) as loaded:
-        inputs = []
-        for spec in loaded.inputs:
-            shape = [max(size, 1) for size in spec.shape]
-            values = random.random(shape, dtype=np.float32)
-            inputs.append((values if spec.dtype.startswith("float") else values * 100).astype(spec.dtype))
-        loaded.run(inputs)
-        mark(first_mark)
-        loaded.run(inputs)
-        mark(first_mark + 1)
-        return {"engine": loaded.info.name, "version": loaded.info.version}
-
-
-def mark(number: int) -> None:
-    with contextlib.suppress(OSError):
-        os.fsync(MARK + number)
-
-
-def main(tasks: str, results: str) -> None:
-    kinds: dict[str, Callable[..., dict[str, Any]]] = {"replay": replay, "count": count}
+def main(tasks: str, results: str, more: str = "") -> None:
+    """more: a Python file with further KINDS of tasks by name."""
+    kinds: dict[str, Callable[..., dict[str, Any]]] = {"replay": replay}
+    if more:
+        kinds |= runpy.run_path(more)["KINDS"]
     key = json.loads(sys.stdin.read() or "null")
     kinds["replay"] = functools.partial(replay, key=key)
     with Path(results).open("w", encoding="utf-8") as stream:
@@ -119,5 +96,41 @@ def main(tasks: str, results: str) -> None:
             stream.write(json.dumps(kinds[task.pop("kind")](**task)) + "\n")
 
 
+def work(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """job: `model` and `format` of a file to load and not to run, or `bundle_job` with:
+
+    recipe: of the artifact
+    exact: whether values are compared if this engine made the golden answers
+    """
+    from edgekit_runtime.bundle.jobs import bundle_of
+    from edgekit_runtime.engines.registry import EngineSetup, delegate_for, load_with
+    from edgekit_runtime.loading.replay import replay
+    from edgekit_runtime.modelfile.check import check_artifact, check_model
+    from edgekit_runtime.system.errors import SelfTestError
+
+    if "model" in job:
+        data = Path(job["model"]).read_bytes()
+        check_model(job["format"], data)
+        load_with(job["engine"], job["format"], data, EngineSetup(delegate=delegate_for(job["format"], data))).close()
+        return {}
+    bundle = bundle_of(job)
+    entry = bundle.artifact(job["recipe"])
+    check_artifact(bundle, entry)
+    data = bundle.blob(entry.blob)
+    setup = EngineSetup(kernels=job["kernels"], delegate=delegate_for(entry.format, data))
+    with load_with(job["engine"], entry.format, data, setup) as loaded:
+        say({"loaded": True})
+        try:
+            return asdict(replay(bundle, entry, loaded, exact=job["exact"]))
+        except SelfTestError as error:
+            say({"steps": error.steps, "cosine": error.cosine})
+            raise
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:]:
+        main(*sys.argv[1:])
+    else:
+        from edgekit_runtime.bundle.jobs import serve
+
+        sys.exit(serve(work))

@@ -149,7 +149,7 @@ class EmulatedBoard:
 
 
 def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float, said: str = "") -> ProgramResult:
-    """In a session of its own, which can be ended as a whole, without the emulator's core dumps."""
+    """Run it in its own session, killable as a whole, without core dumps of the emulator."""
     quiet = ["/bin/sh", "-c", 'ulimit -c 0; exec "$@"', "sh"]
     try:
         process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """Golden examples on the exact runtime version that a board will have.
 
-    replayed, findings = natively(bundle, "tflite-int8", Runtime("tflite-runtime", "2.14.0"))
+    replayed, findings = replay_natively(bundle, "tflite-int8", Runtime("tflite-runtime", "2.14.0"))
     python = environment("tflite-runtime", "2.14.0")         # a virtual environment with it and NumPy, and nothing else
 
 Rules:
@@ -9,7 +9,7 @@ Rules:
 - tflite-runtime uses its reference kernels, which give the same bits on every processor. If they cannot run a file, its
   other kernels do, only class and direction are compared, and a warning says so;
 - a child that crashes is a finding;
-- an environment is made once, whole or not at all, and kept in the state folder; uv makes it, or pip without uv.
+- an environment is made once and kept in the state folder; uv makes it, or pip without uv.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit.boards.catalogue import CheckFinding, finding
+from edgekit.boards.emulated_board import UserlandError
+from edgekit.boards.userland import make_folder
 from edgekit_converters.formats.needs import Runtime
 from edgekit_runtime.bundle.jobs import ask, bundle_job
 from edgekit_runtime.bundle.reader import read_bundle
@@ -34,14 +36,12 @@ from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines.registry import ENGINES, available
 from edgekit_runtime.system.board import state_dir
 from edgekit_runtime.system.children import run as run_child
-from edgekit_runtime.system.errors import EdgekitError, EngineError, shorten
-from edgekit_runtime.system.files import first_unsafe
+from edgekit_runtime.system.errors import EdgekitError, EngineError, MemoryExceeded, shorten
 
 if TYPE_CHECKING:
     from edgekit_profiles import Profile
 
 _PIP_TIMEOUT_S = 300.0
-_READY = "ready"
 _MOST = 400
 _FULL = re.compile(r"no space left|disk quota|os error (?:28|122)\b|errno (?:28|122)\b", re.IGNORECASE)
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -57,35 +57,15 @@ def environment(engine: str, version: str, folder: Path | None = None, run: Run 
     """The Python that has that version, this one if it does. Raises NoEnvironmentError."""
     if available().get(engine) == version:
         return Path(sys.executable)
-    folder = (folder or state_dir()) / "runtimes"
-    if unsafe := first_unsafe(folder):  # what lies there is run
-        raise NoEnvironmentError(unsafe.what, where=str(unsafe.where), do=unsafe.do)
-    place = folder / f"{engine}-{version}-cp{sys.version_info[0]}{sys.version_info[1]}"
-    python = _python(place)
-    if (place / _READY).is_file() and python.exists():
-        return python
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=folder))
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    try:
-        _install(draft, engine, version, run)
-        (draft / _READY).touch()
-        if place.exists():
-            shutil.rmtree(place, ignore_errors=True)
-        draft.replace(place)  # scripts in it name the draft, and nothing here runs them: `python` alone is used
-    except OSError as error:
-        if not (place / _READY).is_file():  # another made it meanwhile
-            raise _unwritable(folder, error) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    root = (folder or state_dir()) / "runtimes"
+    name = f"{engine}-{version}-cp{sys.version_info[0]}{sys.version_info[1]}"
+    if not (python := _python(root / name)).exists():  # the Python that it was made with may be gone
+        shutil.rmtree(root / name, ignore_errors=True)
+    try:  # its scripts name the draft that it was made in, and none of them is run: `python` alone is
+        make_folder(root, name, lambda draft: _install(draft, engine, version, run))
+    except UserlandError as error:
+        raise NoEnvironmentError(error.what, where=error.where, do=error.do) from error
     return python
-
-
-def _unwritable(folder: Path, error: OSError) -> NoEnvironmentError:
-    what = f"{folder} cannot be written: {error.strerror or error}"
-    return NoEnvironmentError(what, do="Make room there, or name another folder with EDGEKIT_STATE_DIR")
 
 
 def _install(place: Path, engine: str, version: str, run: Run) -> None:
@@ -107,7 +87,7 @@ def _install(place: Path, engine: str, version: str, run: Run) -> None:
         try:
             done = run(list(command), capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False, env=clean)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoEnvironmentError(f"{what} could not be installed beside this environment: {error}") from error
+            raise NoEnvironmentError(f"{what} could not be installed in an environment of its own: {error}") from error
         if done.returncode != 0:
             # An installer's words without warnings; of many, the beginning and the end, which has the cause
             lines = [line.strip(" ×╰─▶│") for line in done.stderr.splitlines() if line.strip()]
@@ -116,8 +96,8 @@ def _install(place: Path, engine: str, version: str, run: Run) -> None:
             if len(words) > _MOST:
                 reason = f"{words[: _MOST // 2]} ... {words[-_MOST // 2 :]}"
             full = _FULL.search(done.stderr)
-            do = "Make room on that disk, or name another folder with EDGEKIT_STATE_DIR" if full else ""
-            raise NoEnvironmentError(f"{what} could not be installed beside this environment: {reason}", do=do)
+            do = "Free space on that disk, or set EDGEKIT_STATE_DIR to another directory" if full else ""
+            raise NoEnvironmentError(f"{what} could not be installed in an environment of its own: {reason}", do=do)
 
 
 def _python(place: Path) -> Path:
@@ -153,7 +133,7 @@ class ReplayResult:
         return asdict(self)
 
 
-def natively(
+def replay_natively(
     bundle: Path, recipe: str, runtime: Runtime, secret: Secret | None = None
 ) -> tuple[ReplayResult | None, list[CheckFinding]]:
     """Replay here with that version of the runtime; a warning without an environment for it."""
@@ -162,9 +142,9 @@ def natively(
         return None, [python]
     job = {**bundle_job(read_bundle(bundle, secret=secret)), "recipe": recipe, "engine": runtime.engine, "exact": True}
     name, portable, failed = str(runtime), ENGINES[runtime.engine].portable, ("replay-crashed", "replay-refused")
-    replayed, findings = _replay_in(python, {**job, "kernels": portable}, recipe, name)
+    replayed, findings = _run_replay(python, {**job, "kernels": portable}, recipe, name)
     if portable != "default" and findings and findings[0].code in failed:
-        replayed, others = _replay_in(python, {**job, "kernels": "default", "exact": False}, recipe, name)
+        replayed, others = _run_replay(python, {**job, "kernels": "default", "exact": False}, recipe, name)
         if not others or others[0].code not in failed:
             what = (
                 f"the reference kernels of {name} cannot run it ({findings[0].what}); its other kernels do, and were "
@@ -174,20 +154,20 @@ def natively(
         findings = others
     elif portable != "default":
         replayed = replace(replayed, kernels=portable)
-    return replace(replayed, quantized=_quantized(bundle, recipe)), findings
+    return replace(replayed, quantized=_is_quantized(bundle, recipe)), findings
 
 
-def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[CheckFinding]:  # noqa: A002 - the manifest's word
+def load_natively(model: Path, format: str, recipe: str, runtime: Runtime) -> list[CheckFinding]:  # noqa: A002 - the manifest's word
     """Load a bare model file in that version of the runtime; findings if it refuses or crashes."""
     python = _python_with(runtime, recipe)
     if isinstance(python, CheckFinding):
         return [python]
     job = {"model": str(model.absolute()), "format": format, "engine": runtime.engine}
-    return _replay_in(python, job, recipe, str(runtime))[1]
+    return _run_replay(python, job, recipe, str(runtime))[1]
 
 
 def _python_with(runtime: Runtime, recipe: str) -> Path | CheckFinding:
-    """The Python of an environment with that version, or why there is none."""
+    """The Python of an environment with that version, or a finding that says why not."""
     try:
         return environment(runtime.engine, runtime.version)
     except NoEnvironmentError as error:
@@ -199,14 +179,14 @@ def _python_with(runtime: Runtime, recipe: str) -> Path | CheckFinding:
         return finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=str(runtime))
 
 
-def _quantized(bundle: Path, recipe: str) -> bool:
+def _is_quantized(bundle: Path, recipe: str) -> bool:
     """Whether the artifact answers in steps."""
     entries = [entry for entry in read_bundle(bundle).manifest.artifacts if entry.recipe == recipe]
     return all(output.quantization is not None for entry in entries for output in entry.outputs)
 
 
-def _replay_in(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[ReplayResult, list[CheckFinding]]:
-    with _only_the_runtime() as folder:
+def _run_replay(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[ReplayResult, list[CheckFinding]]:
+    with _runtime_alone() as folder:
 
         def run(*arguments: Any, env: Mapping[str, str], **others: Any) -> subprocess.CompletedProcess[str]:
             kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH")
@@ -214,7 +194,7 @@ def _replay_in(python: Path, job: dict[str, Any], recipe: str, name: str) -> tup
             own |= {"PYTHONPATH": str(folder), "EDGEKIT_SELFTEST": "in-process", "PYTHONDONTWRITEBYTECODE": "1"}
             return run_child(*arguments, env=own, **others)
 
-        child = str(Path(__file__).with_name("replayed_child.py"))
+        child = str(Path(__file__).with_name("guest.py"))
         came = ask([str(python), "-P", child], job, silence_s=_TIMEOUT_S, run=run)
     facts: dict[str, Any] = {key: value for fact in came.facts for key, value in fact.items()}
     found = ReplayResult(name, "native", facts.get("steps"), facts.get("cosine"), artifact=recipe)
@@ -223,7 +203,7 @@ def _replay_in(python: Path, job: dict[str, Any], recipe: str, name: str) -> tup
     elif signal := came.crashed or came.interrupted:
         code, what = "replay-crashed", f"{name} crashed with {signal} on the golden examples"
     elif came.error is not None:
-        differs = "loaded" in facts and not isinstance(came.error, EngineError)
+        differs = "loaded" in facts and not isinstance(came.error, (EngineError, MemoryExceeded))
         code, what = "replay-refused", " ".join(came.error.what.split())
         if differs:
             code, what = "replay-differs", f"on {name} {what}"
@@ -239,7 +219,7 @@ def _replay_in(python: Path, job: dict[str, Any], recipe: str, name: str) -> tup
     return found, [finding(code, what, artifact=recipe, runtime=name)]
 
 
-def under_emulation(
+def replay_emulated(
     bundle: Path, profile: Profile, secret: Secret | None = None
 ) -> tuple[list[ReplayResult], list[CheckFinding]]:
     """Replay each artifact of the board's engine on an emulated processor, primary first."""
@@ -270,7 +250,7 @@ def under_emulation(
     for recipe in recipes:  # apart, because a step of one is not a step of another
         own = [golden for golden in found.goldens if golden.recipe == recipe]
         worst, cosine = max(golden.steps for golden in own), min(golden.cosine for golden in own)
-        count, steps = len({golden.golden for golden in own}), _quantized(bundle, recipe)
+        count, steps = len({golden.golden for golden in own}), _is_quantized(bundle, recipe)
         replays.append(
             ReplayResult(found.runtime, "emulated", worst, cosine, count, recipe, cpu=found.cpu, quantized=steps)
         )
@@ -278,7 +258,7 @@ def under_emulation(
 
 
 @contextmanager
-def _only_the_runtime() -> Iterator[Path]:
+def _runtime_alone() -> Iterator[Path]:
     """A folder with `edgekit_runtime` alone, for another Python than this one."""
     import edgekit_runtime
 

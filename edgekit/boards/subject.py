@@ -3,7 +3,7 @@
     with open_subject(Path("net.tflite")) as subject:
         subject.artifacts[0].format, subject.bundle
     subject, *others = open_subjects(Path("net-raspberry-pi-4.ekb"))
-    subject.workload.macs, subject.host          # times on the build's workstation, of the report beside the bundle
+    subject.workload.macs, subject.host          # times on the build's workstation, of the report next to the bundle
 
 Rule: a model file is packed into a bundle with this machine's answers to seeded inputs, so that it is replayed like any
 other; one that this machine cannot run is checked without a replay.
@@ -88,7 +88,7 @@ def open_subject(path: Path, secret: SecretArgument = None) -> Iterator[CheckSub
     only, packed, why, do = Checkable(path.name, "primary", form, data), None, "", ""
     with tempfile.TemporaryDirectory(prefix="edgekit-check-") as folder:
         try:
-            packed = _packed(only, Path(folder))
+            packed = _pack(only, Path(folder))
         except OutputError as error:  # the folder of this machine's temporary files, not the model
             why, do = error.what, f"Make room in {tempfile.gettempdir()}, or name another folder with TMPDIR"
         except EdgekitError as error:
@@ -96,7 +96,7 @@ def open_subject(path: Path, secret: SecretArgument = None) -> Iterator[CheckSub
         yield CheckSubject(path, len(data), (only,), packed, made_up=True, why_no_replay=why, do_for_replay=do)
 
 
-def _packed(one: Checkable, folder: Path) -> Path:
+def _pack(one: Checkable, folder: Path) -> Path:
     """Pack the file with answers of this machine's engine. Raises EngineError."""
     from edgekit.packaging.assemble import BundleContent, assemble
     from edgekit.packaging.writer import write_bundle
@@ -104,7 +104,7 @@ def _packed(one: Checkable, folder: Path) -> Path:
     from edgekit_runtime.engines.registry import load_engine
 
     with load_engine(one.format, one.data, threads=1) as engine:
-        contract = _contract(engine)
+        contract = _contract_of(engine)
         precision = "float32" if all(spec.dtype.startswith("float") for spec in engine.outputs) else "int8"
         recipe = Recipe(one.recipe, one.format, precision)  # type: ignore[arg-type]
         artifact = Artifact(recipe, one.data, engine.inputs, engine.outputs, 0.0, 0.0, {})
@@ -130,7 +130,7 @@ def _packed(one: Checkable, folder: Path) -> Path:
     return bundle
 
 
-def _contract(engine: Engine) -> Contract:
+def _contract_of(engine: Engine) -> Contract:
     """The file's own inputs and outputs, as real numbers."""
 
     def described(spec: TensorSpec) -> tuple[str, tuple[int, ...], str]:
@@ -178,7 +178,7 @@ class EstimateSubject:
         return read_workload(self.format, self.data, cast(Precision, self.precision))
 
 
-_MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json there"
+_MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json"
 
 
 def open_subjects(path: Path, secret: str | None = None) -> list[EstimateSubject]:

@@ -56,30 +56,30 @@ def fetch(
         if shutil.which(tool) is None:
             raise EmulatorMissingError(
                 f"{tool} is not installed: an emulated board is made of Debian's packages",
-                do="Run this on Debian or Ubuntu, or in a container of one",
+                do="Run this on Debian or Ubuntu, or in such a container",
             )
-    config = _state(image, folder)
+    config = _configure_apt(image, folder)
     for wait_s in (*_WAITS_S, None):
-        said = _complaints(_apt(config, "update", "-qq"))
-        done = _apt(config, "install", "-y", "-qq", "--no-install-recommends", "--download-only", *packages)
+        said = _apt_messages(_run_apt(config, "update", "-qq"))
+        done = _run_apt(config, "install", "-y", "-qq", "--no-install-recommends", "--download-only", *packages)
         if done.returncode == 0:  # even if some indexes failed
             return sorted((folder / "cache" / "archives").glob("*.deb"))
-        said += _complaints(done) or ["apt-get ended without saying why"]
+        said += _apt_messages(done) or ["apt-get failed without a message"]
         if wait_s is None or not _MID_SYNC.search(" ".join(said)):
             break
         sleep(wait_s)
     text, kind = " ".join(said), UserlandError
     if "No space left" in text or "enough free space" in text:
-        do = "Make room on that disk, or name another with EDGEKIT_STATE_DIR"
+        do = "Free space on that disk, or set EDGEKIT_STATE_DIR to another directory"
     elif _MID_SYNC.search(text):
         kind = MirrorUpdatingError
         do = "The mirror is being updated: try again in some minutes"
     elif "Unable to locate package" in text and not re.search(r"resolv|connect|Failed to fetch", text):
-        do = "That release of Debian does not have it"
+        do = "That Debian release does not have it"
     else:
-        do = f"Look at the network and at this host's apt sources, or set {SOURCES} to a file of others"
+        do = f"Check the network and this host's apt sources, or set {SOURCES} to a file of others"
     shown = "; ".join(said[:3])
-    raise kind(f"Debian's packages cannot be had: {shown}", where=f"{image}: {' '.join(packages)}", do=do)
+    raise kind(f"Debian's packages cannot be downloaded: {shown}", where=f"{image}: {' '.join(packages)}", do=do)
 
 
 def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> tuple[str, str]:
@@ -112,7 +112,7 @@ def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path 
     )
 
 
-def _state(image: Image, folder: Path) -> Path:
+def _configure_apt(image: Image, folder: Path) -> Path:
     """Make apt's folders and configuration; return the latter's path."""
     for name in ("state/lists/partial", "cache/archives/partial", "sources.d", "conf.d"):
         (folder / name).mkdir(parents=True)
@@ -142,7 +142,7 @@ def _state(image: Image, folder: Path) -> Path:
     return config
 
 
-def _apt(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run_apt(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", *arguments]
     try:
@@ -158,11 +158,11 @@ def _apt(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         )
     except subprocess.TimeoutExpired as error:
         raise UserlandError(
-            f"apt-get {arguments[0]} did not end within {_TIMEOUT_S:.0f} s", do="Look at the network, and try again"
+            f"apt-get {arguments[0]} did not end within {_TIMEOUT_S:.0f} s", do="Check the network, and try again"
         ) from error
 
 
-def _complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+def _apt_messages(done: subprocess.CompletedProcess[str]) -> list[str]:
     """apt's messages, each once; none if it succeeded."""
     if done.returncode == 0:
         return []
@@ -187,7 +187,7 @@ def make_folder(root: Path, name: str, make: Callable[[Path], None]) -> Path:
         return final
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(final.with_name(f".{final.name}.lock")):
+        with _locked_by_us(final.with_name(f".{final.name}.lock")):
             if final.is_dir():
                 return final
             for left in final.parent.glob(f".{final.name}.*.draft"):  # of a process that is gone: we hold the lock
@@ -207,12 +207,12 @@ def make_folder(root: Path, name: str, make: Callable[[Path], None]) -> Path:
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _locked_by_us(lock: Path) -> Iterator[None]:
     """Locked by one process at a time, until it ends or dies."""
     with lock.open("w") as stream:
         if take(stream.fileno(), wait=True) is None:
             raise EmulationError(
-                "no file can be locked here", where=str(lock), do="Name another folder with EDGEKIT_STATE_DIR"
+                "cannot lock files here", where=str(lock), do="Set EDGEKIT_STATE_DIR to another directory"
             )
         yield
 
@@ -246,7 +246,7 @@ class _UserlandRecord:
 
 @dataclass(frozen=True)
 class Userland:
-    """root: the folder that stands for /. debs: what was unpacked into it."""
+    """root: its / directory. debs: what was unpacked into it."""
 
     image: Image
     root: Path
@@ -264,12 +264,12 @@ def userland(image: Image, packages: Sequence[str] = (), *, cache_dir: Path | No
     wanted = sorted(set(packages))
     digest = hashlib.sha256(json.dumps([_LAYOUT, wanted]).encode()).hexdigest()[:12]
     name = f"userlands/{image.suite}-{image.architecture}-{digest}"
-    root = make_folder(cache_root(cache_dir), name, lambda draft: _make(image, wanted, draft))
+    root = make_folder(cache_root(cache_dir), name, lambda draft: _unpack(image, wanted, draft))
     record = read_json(_UserlandRecord, (root / "userland.json").read_bytes(), "userland.json")
     return Userland(image, root, record.debs)
 
 
-def _make(image: Image, packages: Sequence[str], root: Path) -> None:
+def _unpack(image: Image, packages: Sequence[str], root: Path) -> None:
     version = image.python
     base = (f"python{version}-minimal", f"libpython{version}-stdlib", "libstdc++6", "base-files")
     apt = root / ".apt"
@@ -291,7 +291,7 @@ def _make(image: Image, packages: Sequence[str], root: Path) -> None:
             raise UserlandError(
                 f"{deb.name} cannot be unpacked: {said}",
                 where=str(root),
-                do="Make room on that disk, or name another with EDGEKIT_STATE_DIR",
+                do="Free space on that disk, or set EDGEKIT_STATE_DIR to another directory",
             )
     # In place of the packages' installation scripts
     python = root / "usr/bin/python3"

@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from edgekit.building.board_candidates import Clocks, timer, workstation
 from edgekit.building.build_report import BuildReport, BundleReport, candidate_json, finding_line
-from edgekit.building.build_request import Board, BuildRequest
-from edgekit.building.build_subject import open_subject
-from edgekit.building.candidates import Clocks, evidence, timer, workstation
-from edgekit.building.compared import ComparedFile, measure_compared, read_compared
-from edgekit.building.making import Maker, RecipeResult, Workers, compare, convert
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.build_subject import Board, open_subject
+from edgekit.building.evidence import evidence
+from edgekit.building.making import Maker, RecipeResult, Workers, convert
+from edgekit.building.other_conversions import ComparedFile, measure_compared, read_compared
 from edgekit.building.packing import BoardChoice, BoardRecipes, choose_all, degraded_artifact, pack, read_degraded
 from edgekit.building.repairing import Search, failed_repairs, repair
 from edgekit.packaging.assemble import BundleArtifact
@@ -62,7 +63,7 @@ def build(
     with refuse_full_disk(), output_folder(request.output, progress), Workers(request.jobs, progress) as workers:
         opened = _open(setup, workers, say)
         converted = convert(opened.maker, setup.recipes, setup.boards)
-        compared = compare(opened.maker, converted)
+        compared = workers.run([partial(opened.maker.compare, one) for one in converted])
         results = repair(opened.maker, compared, setup.boards, setup.search, say)
         bundles = [
             pack(setup.request, opened.maker, one, results, setup.signers, setup.anchors, opened.degraded)
@@ -93,7 +94,7 @@ def _checked(request: BuildRequest) -> _Setup:
     profiles: dict[str, Profile] = {}
     for profile in map(catalogue.load, request.profiles):
         if profiles.setdefault(profile.name, profile) != profile:  # their bundles would overwrite each other
-            raise ProfileError(f"two different profiles are called '{profile.name}'", do="Rename one of them")
+            raise ProfileError(f"two different profiles are named '{profile.name}'", do="Rename one of them")
     # Boards compare full names, so a typo or a short name would keep a bundle off its board
     compatible = tuple(catalogue.load(name).name for name in request.terms.compatible)
     request = replace(request, terms=replace(request.terms, compatible=compatible))
@@ -104,7 +105,7 @@ def _checked(request: BuildRequest) -> _Setup:
     finished = next((recipe.name for recipe in recipes if recipe.finished), None)
     if finished and len(recipes) > 1:
         raise ConversionError(
-            f"{finished} packs the file as it is, and other recipes make another of it",
+            f"{finished} packs the file unchanged and goes with no other recipe",
             do="Name it alone, or leave it out",
         )
     if finished:
@@ -115,7 +116,7 @@ def _checked(request: BuildRequest) -> _Setup:
     boards = tuple((profile, installable(profile)) for profile in profiles.values())
     limits = ChoiceLimits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
     search = Search(limits, request.repair_s, request.jobs)
-    degraded = read_degraded(request.degraded, profiles, request.secret)
+    degraded = read_degraded(request.degraded, profiles, request.encrypt)
     compared = read_compared(request.compare)
     return _Setup(request, boards, board_recipes, recipes, anchors, signers, search, degraded, compared)
 
@@ -236,7 +237,7 @@ def check_cache(folder: Path | None) -> None:
         there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
         if there.exists() and not there.is_dir():
             raise OutputError(
-                "a file cannot be the cache" if there == folder else f"{there} is a file, so this cannot be the cache",
+                "not a directory" if there == folder else f"{there} is not a directory",
                 where=str(folder),
                 do="Choose a folder with --cache, or keep nothing: --no-cache",
             )

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.report import words as scores
-from edgekit.report.decision import decide, evidence_of, sentences_of
-from edgekit.report.words import brief
+from edgekit.report import words
+from edgekit.report.decision import FEW_LABELS, decide, evidence_of, sentences_of
 from edgekit_converters.choose import Candidate, Choice, Refusal
 from edgekit_converters.data.lint import Finding
 from edgekit_converters.fidelity.result import Fidelity
-from edgekit_profiles import Estimate, milliseconds
+from edgekit_profiles import Estimate
 from edgekit_runtime.system.errors import install_command, sentences
+from edgekit_runtime.system.strict_json import finite_json
 
 if TYPE_CHECKING:
     from edgekit.building.making import RecipeResult
@@ -32,7 +32,7 @@ class OtherFile:
     def as_json(self) -> dict[str, Any]:
         return {
             "recipe": self.candidate.recipe,
-            "estimate": estimate_json(self.candidate.estimate),
+            "estimate": measured_json(self.candidate.estimate),
             "memory_bytes": self.candidate.memory_bytes,
             "refused": None if self.refusal is None else _refusal_json(self.refusal),
         }
@@ -62,10 +62,7 @@ class BundleReport:
         return {
             "profile": self.profile,
             "path": str(self.path) if self.path else None,
-            "recipe": chosen.recipe if chosen else None,
-            "bytes": chosen.size_bytes if chosen else None,
-            "fidelity": fidelity_json(chosen.fidelity) if chosen else None,
-            "estimate": estimate_json(chosen.estimate) if chosen else None,
+            **_packed_json(chosen),
             "notes": [
                 *self.choice.notes,
                 *(f"no artifact for a batch: {one.failed}" for one in self.batches if one.failed),
@@ -74,7 +71,7 @@ class BundleReport:
                 {
                     "batch": one.artifact.inputs[0].shape[0],
                     "bytes": len(one.artifact.data),
-                    "fidelity": fidelity_json(one.fidelity),
+                    "fidelity": measured_json(one.fidelity),
                 }
                 for one in self.batches
                 if one.artifact is not None
@@ -82,15 +79,7 @@ class BundleReport:
             "degraded": None
             if self.degraded is None
             else {"recipe": self.degraded.artifact.recipe.name, "bytes": len(self.degraded.artifact.data)},
-            "alternates": [
-                {
-                    "recipe": kept.recipe,
-                    "bytes": kept.size_bytes,
-                    "fidelity": fidelity_json(kept.fidelity),
-                    "estimate": estimate_json(kept.estimate),
-                }
-                for kept in self.choice.alternates
-            ],
+            "alternates": [_packed_json(kept) for kept in self.choice.alternates],
             "refused": [{"recipe": refusal.recipe, **_refusal_json(refusal)} for refusal in self.choice.refused],
             "compared": [other.as_json() for other in self.others],
             "candidates": [self._seen(candidate) for candidate in self.candidates],
@@ -102,10 +91,17 @@ class BundleReport:
         return {
             "recipe": candidate.recipe,
             "role": "primary" if chosen else "alternate" if refusal is None else None,
-            "estimate": estimate_json(candidate.estimate),
+            "estimate": measured_json(candidate.estimate),
             "memory_bytes": candidate.memory_bytes,
             "refused": None if refusal is None else _refusal_json(refusal),
         }
+
+
+def _packed_json(one: Candidate | None) -> dict[str, Any]:
+    if one is None:
+        return dict.fromkeys(("recipe", "bytes", "fidelity", "estimate"))
+    measured = {"fidelity": measured_json(one.fidelity), "estimate": measured_json(one.estimate)}
+    return {"recipe": one.recipe, "bytes": one.size_bytes, **measured}
 
 
 def _refusal_json(refusal: Refusal) -> dict[str, str]:
@@ -155,7 +151,7 @@ class BuildReport:
         def line(cells: Sequence[str], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
-        head, *rows = _without_empty_columns(_metric_of(self.candidates), [_row(one) for one in self.candidates])
+        head, *rows = _columns(self.candidates)
         table = "".join([line(head, "th"), *(line(row, "td") for row in rows)])
         boards = "\n".join(text for one in self.bundles for text in _bundle_lines(one, self.limits.get("budget_ms")))
         return f"<table>{table}</table><pre>{escape(boards)}</pre>"
@@ -183,7 +179,7 @@ class BuildReport:
 def candidate_json(made: RecipeResult, evidence: Mapping[str, Any]) -> dict[str, Any]:
     """One artifact. evidence: as `candidates.evidence` returns it."""
     assert made.artifact is not None
-    found = fidelity_json(made.fidelity)
+    found = measured_json(made.fidelity)
     return {
         "recipe": made.recipe.name,
         "file": None if made.file is None else str(made.file),
@@ -198,33 +194,20 @@ def candidate_json(made: RecipeResult, evidence: Mapping[str, Any]) -> dict[str,
     }
 
 
-def fidelity_json(found: Fidelity | None) -> dict[str, Any] | None:
-    return _as_json(found) if found is not None else None
-
-
-def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
-    return _as_json(found) if found is not None else None
-
-
-def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
-    """Tuples as lists: the manifest holds this same object."""
-    record = {key: _lists(value) for key, value in asdict(found).items()}
+def measured_json(found: Fidelity | Estimate | None) -> dict[str, Any] | None:
+    """As the manifest holds it, too."""
+    if found is None:
+        return None
+    record: dict[str, Any] = finite_json(asdict(found))
     if record.get("busy") is False:
         del record["busy"]
     if isinstance(found, Fidelity):
         del record["top_scores"]  # the manifest has it beside this report
-        interval = _lists(found.loss_ci95)
-        record |= {"loss": found.loss, "loss_ci95": interval, "warnings": list(found.warnings)}
+        record |= {"loss": found.loss, "loss_ci95": finite_json(found.loss_ci95), "warnings": list(found.warnings)}
         record["only_rounded"] = found.only_rounded
         for output, drift in zip(record["outputs"], found.outputs, strict=True):
             output |= {"loss": drift.loss, "measure": drift.measure}
     return record
-
-
-def _lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _lists(inner) for key, inner in value.items()}
-    return [_lists(inner) for inner in value] if isinstance(value, (tuple, list)) else value
 
 
 def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
@@ -237,7 +220,7 @@ def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
             yield finding_line(finding)
     yield ""
     if report.candidates:
-        yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
+        yield from _table(report.candidates)
     uncounted = {name for c in report.candidates if c["fidelity"] for name in c["fidelity"]["uncounted"]}
     if uncounted:
         yield f"{_STAR} of the work that can be counted; not counted: {', '.join(sorted(uncounted))}"
@@ -249,7 +232,7 @@ def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
         yield from _over_time(candidate)
     for candidate in report.candidates:
         for warning in (candidate["fidelity"] or {}).get("warnings", ()):
-            yield brief(f"warning: {candidate['recipe']}: {warning}")
+            yield words.brief(f"warning: {candidate['recipe']}: {warning}")
     # Recipes whose tools are not installed here, with the command that adds them: once for all boards
     every = [one for bundle in report.bundles for one in bundle.choice.refused if one.code == "missing-extra"]
     for (_, reason, do), recipes in _alike(every).items():
@@ -259,30 +242,30 @@ def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
         yield from _bundle_lines(bundle, report.limits.get("budget_ms"))
     for story in {story["of"]: story for story in report.not_repaired}.values():  # each once
         yield ""
-        yield f"{story['of']} was not repaired: {brief(story['why'])}"
+        yield f"{story['of']} was not repaired: {words.brief(story['why'])}"
     yield ""
     yield from (sentence for _, sentence in sentences_of(report.as_json()))
     if report.cache_failure:
         yield ""
-        yield f"warning: nothing could be kept for the next build: {report.cache_failure}"
+        yield f"warning: nothing was cached for the next build: {report.cache_failure}"
     yield ""
     yield f"report  {report.page or report.report}   {report.seconds:.0f} s"
     if report.page_failure:
-        yield f"warning: there is no page: {report.page_failure}"
+        yield f"warning: no page was written: {report.page_failure}"
     elif report.page is None:
         yield f"        as a page too, once its tools are there: {install_command('convert')}"
 
 
 def finding_line(finding: Finding) -> str:
-    return f"{finding.level}: {sentences(brief(finding.what), finding.do)}"
+    return f"{finding.level}: {sentences(words.brief(finding.what), finding.do)}"
 
 
 def before_repairs(made: Sequence[RecipeResult], missing: Sequence[RecipeResult], repair_s: float) -> Iterator[str]:
     """The artifacts before the search for repairs, which may take minutes."""
     plain = [candidate_json(one, {}) for one in made if one.artifact is not None]
-    yield from _table(_metric_of(plain), [_row(candidate) for candidate in plain])
+    yield from _table(plain)
     names = ", ".join(one.recipe.name for one in missing)
-    yield f"{names} lost more than the limit: searching for a repair, for up to {repair_s:.0f} s of the processor"
+    yield f"{names} lost more than the limit: searching for a repair, for up to {repair_s:.0f} s of processor time"
 
 
 def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
@@ -311,51 +294,50 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     found = candidate["fidelity"]
     name = candidate["recipe"] if candidate["file"] is None else f"{candidate['recipe']} (another tool)"
     if found is None:
-        return (name, _size(candidate["bytes"]), *["-"] * (len(_HEAD) - 2))
+        return (name, words.size(candidate["bytes"]), *["-"] * (len(_HEAD) - 2))
     metric = ("-", "-", "-")
     if found["drop"] is not None:
         low, high = found["ci95"]
         drop, below, above = (
-            scores.change(found["metric"], each, found["original"]) for each in (found["drop"], low, high)
+            words.change(found["metric"], each, found["original"]) for each in (found["drop"], low, high)
         )
         # For an error also its relative growth, which limits are compared with
         if any(score["metric"] == found["metric"] and not score["higher_is_better"] for score in found["scores"]):
-            drop += scores.growth(found["drop"], found["original"])
-        metric = (scores.value(found["metric"], found["artifact"]), drop, f"{below} to {above}")
+            drop += words.growth(found["drop"], found["original"])
+        metric = (words.score(found["artifact"], found["metric"]), drop, f"{below} to {above}")
     shares = [o["agreement"]["value"] for o in found["outputs"] if o["kind"] == "classes" and o["agreement"]]
     agreement = found["agreement"] if found["agreement"] is not None else min(shares, default=None)
-    agrees = "-" if agreement is None else _percent(agreement)
+    agrees = "-" if agreement is None else words.percent(agreement)
     # A detector's rows may change places, so only its boxes are compared.
     raw = [] if found.get("decisions") is not None else found["outputs"]
     errors = [o["spread_error"] for o in raw if o["spread_error"] is not None]
-    spread = _percent(max(errors)) if errors else "-"
+    spread = words.percent(max(errors)) if errors else "-"
     directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in raw)
     cosine = f"{found['cosine']:.4f}" if directed else "-"  # meaningless for single numbers
     macs = f"{100 * found['quantized_macs']:.0f} %{_STAR if found['uncounted'] else ''}"
     boxes = (found.get("decisions") or {}).get("scores")  # of the boxes that agree
     confidence = "-" if boxes is None else f"{boxes[0]:.2f} to {boxes[1]:.2f}"
-    return (name, _size(candidate["bytes"]), macs, *metric, agrees, confidence, spread, cosine)
+    return (name, words.size(candidate["bytes"]), macs, *metric, agrees, confidence, spread, cosine)
 
 
 def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:
     found = (candidate["fidelity"]["metric"] for candidate in candidates if candidate["fidelity"])
     name = next((metric for metric in found if metric), "top1")
-    return scores.SHORT.get(name, name)
+    return words.SHORT.get(name, name)
 
 
-def _without_empty_columns(metric: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The head, then the rows, without columns that hold only "-"."""
-    head = tuple(title.format(metric=metric) for title in _HEAD)
-    filled = [i for i in range(len(head)) if not rows or any(row[i] != "-" for row in rows)]
+def _columns(candidates: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The head and the rows, without empty columns. Of few labels, agreement comes first."""
+    rows = [_row(candidate) for candidate in candidates]
+    head = tuple(title.format(metric=_metric_of(candidates)) for title in _HEAD)
+    items = max((one["fidelity"]["items"] for one in candidates if one["fidelity"]), default=0)
+    order = sorted(range(len(head)), key=lambda i: (i > 2, items < FEW_LABELS and _HEAD[i] != "agrees", i))
+    filled = [i for i in order if not rows or any(row[i] != "-" for row in rows)]
     return [tuple(row[i] for i in filled) for row in (head, *rows)]
 
 
-def _table(metric: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    table = _without_empty_columns(metric, rows)
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        yield "  ".join(cells).rstrip()
+def _table(candidates: Sequence[dict[str, Any]]) -> Iterator[str]:
+    return words.aligned(_columns(candidates), right=True)
 
 
 def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str]:
@@ -368,34 +350,30 @@ def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str
             known = "" if chosen.estimate.grade == "measured" else ", not measured on the board"
             how = "not held against" if chosen.estimate.busy else "its upper end keeps"
             within = "" if budget_ms is None else f"; {how} the budget of {budget_ms:g} ms"
-            yield f"  {_time(chosen.estimate)}{known}{within}"
+            yield f"  {words.span(vars(chosen.estimate))}, {chosen.estimate.grade}{known}{within}"
     for kept in bundle.choice.alternates:
         timed = kept.estimate is not None and kept.estimate.grade == "measured"
         why = "as fast by the times measured here" if timed else "to be tried on the board"
         yield f"  beside it, {why}: {kept.recipe}"
     for other in bundle.others:
-        time = "no estimate" if other.candidate.estimate is None else _time(other.candidate.estimate)
+        there = other.candidate.estimate
+        time = "no estimate" if there is None else f"{words.span(vars(there))}, {there.grade}"
         yield f"  for comparison, not in the bundle: {other.candidate.recipe}, {time}"
         if other.refusal is not None:
-            yield f"    it would be refused ({other.refusal.code}): {brief(other.refusal.reason)}"
+            yield f"    would be refused ({other.refusal.code}): {words.brief(other.refusal.reason)}"
     for one in bundle.batches:
         if one.artifact is not None:
-            yield f"  for {one.artifact.inputs[0].shape[0]} items at once: another {_size(len(one.artifact.data))}"
+            yield f"  for {one.artifact.inputs[0].shape[0]} items at once: another {words.size(len(one.artifact.data))}"
         else:
             yield f"  note: no artifact for a batch: {one.failed}"
     if bundle.degraded is not None:
         small = bundle.degraded.artifact
-        yield f"  instead of a late answer: {small.recipe.name}, another {_size(len(small.data))}"
+        yield f"  instead of a late answer: {small.recipe.name}, another {words.size(len(small.data))}"
     for note in bundle.choice.notes:
-        yield f"  note: {brief(note)}"
+        yield f"  note: {words.brief(note)}"
     for (code, reason, do), recipes in _alike(bundle.choice.refused).items():
         if code != "missing-extra":  # said once for all boards
-            yield f"  not {', '.join(recipes)} ({code}): {sentences(brief(reason), do)}"
-
-
-def _time(found: Estimate) -> str:
-    middle, low, high = map(milliseconds, (found.mid_ms, found.low_ms, found.high_ms))
-    return f"{middle} ms ({low} to {high}), {found.grade}"
+            yield f"  not {', '.join(recipes)} ({code}): {sentences(words.brief(reason), do)}"
 
 
 def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str, str], list[str]]:
@@ -406,11 +384,3 @@ def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str, str], list[str]]
         if refusal.recipe not in recipes:
             recipes.append(refusal.recipe)
     return found
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"

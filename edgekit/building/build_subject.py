@@ -1,4 +1,4 @@
-"""What a build makes from and compares with: model, contract, data, the original's answers."""
+"""What a build starts from: the model, its contract, data, and the original's answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from edgekit_converters.data.dataset import FEWEST_APART, Subset
 from edgekit_converters.data.dataset import folds as folds_of_dataset
 from edgekit_converters.data.dataset import halves as split_halves
 from edgekit_converters.data.describe_contract import describe, find_contract_file, settle, stated_keys
+from edgekit_converters.data.draft_contract import Family, draft
 from edgekit_converters.data.lint import Finding
 from edgekit_converters.data.sequences import Sequences
 from edgekit_converters.data.statistics import SourceSamples
@@ -28,20 +30,25 @@ from edgekit_converters.fidelity.reference import reference as reference_outputs
 from edgekit_converters.formats.keras_record import read_record
 from edgekit_converters.recipe.artifact import recipe
 from edgekit_converters.recipe.conversion_errors import CalibrationError, LabelOutputError
-from edgekit_converters.recipe.progress import Progress
+from edgekit_converters.recipe.progress import Progress, silent
 from edgekit_converters.recipe.store import NO_STORE, StageStore, cached_json
 from edgekit_converters.sources.load import open_source
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.targets.workspace import Workspace
+from edgekit_profiles import Profile, RuntimeSupport
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.system.strict_json import to_json
 
+Board = tuple[Profile, tuple[RuntimeSupport, ...]]
+"""A board's profile, and what each engine's support on it is."""
 _FEWEST_LABELS = 20
 _FEWEST_BOXES = 50
 _ENOUGH_BOXES = 200  # half of them judge a repair to about 5 points
 _FOLDS = 5
+_DRAFTED = 64  # items that a draft is held against
 _PER_ITEM = ("top1", "top5")  # metrics that one changed answer changes by one item's share
 _SAME = 1e-6  # tolerance for equal answers, relative to the largest value
 
@@ -144,6 +151,28 @@ def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -
         return _opened(replace(request, options=replace(request.options, keep_label=True)), store, progress)
 
 
+def draft_by_answers(
+    path: Path, like: Family | None, options: LoadOptions, store: StageStore, data: str
+) -> tuple[SourceModel, str]:
+    """(the model, a draft of its contract file that its answers to real items bear out)
+
+    Raises SourceError, ContractFileError or CalibrationError.
+    """
+    source = open_source(path, options, store)
+    with TemporaryDirectory(prefix="edgekit-") as folder:
+        file = Path(folder) / "draft.toml"
+        file.write_text(draft(source, like), encoding="utf-8")
+        contract = describe(source, file)
+        given = Opener(contract, store, silent, source).open(data, labelled=False)
+        few = given if isinstance(given, Sequences) else Subset(given, range(min(_DRAFTED, len(given))))
+        try:
+            answers = reference_outputs(source, contract, few).outputs
+        except LabelOutputError:
+            return draft_by_answers(path, like, replace(options, keep_label=True), store, data)
+        settled, _ = settle(contract, answers, stated_keys(file))
+    return source, draft(source, like, settled)
+
+
 def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
     source = open_source(request.model, request.options, store)
     file = request.contract or find_contract_file(request.model)
@@ -176,7 +205,7 @@ def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> Bui
         if file is None or note.code != "metadata-unused"
     )
     if file is None and source.stated:
-        do = f"To say otherwise, write a contract file: edgekit contract {request.model}"
+        do = f"To override it, write a contract file: edgekit contract {request.model}"
         notes += (Finding("contract-of-model", "note", _describe_contract(contract), do),)
     suspected = _suspicions(source, contract, sets, store, progress)
     guessing = labels_at_chance(reference, sets.evaluation.name)
@@ -195,7 +224,7 @@ def _describe_contract(contract: Contract) -> str:
     said += [f"'{one.name}' is {kind_of(one).describe(one)}" for one in contract.inputs if kind_of(one).any_size]
     if contract.labels:
         said.append(f"{len(contract.labels)} labels, from '{contract.labels[0]}' to '{contract.labels[-1]}'")
-    return "the model file itself says what its numbers mean: " + "; ".join(said)
+    return "the model file describes its inputs and outputs: " + "; ".join(said)
 
 
 def _check_same(sets: Sets, reference: Reference) -> None:
@@ -206,7 +235,7 @@ def _check_same(sets: Sets, reference: Reference) -> None:
         return
     (example,) = sets.evaluation.pick([changed])
     raise CalibrationError(
-        "was another item at the first look than at the second",
+        "changed between two readings",
         where=example.origin,
         do="Give the same items in the same order at every call: fix the seed, sort the files",
     )
@@ -306,7 +335,7 @@ def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
     chance, right = min(by_chance, 1 / classes), float((best == labels).mean())
     if right > chance + 2 * (chance * (1 - chance) / count) ** 0.5:
         return ()
-    what = f"{where}: the original itself is right on {100 * right:.1f} % of {count} items, no more than guessing"
+    what = f"{where}: the original itself is right on {100 * right:.1f} % of {count} items, no better than guessing"
     return (Finding("labels-at-chance", "warning", what, "Check that labels count from 0 in the model's order"),)
 
 

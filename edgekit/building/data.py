@@ -98,7 +98,7 @@ def open_sets(request: BuildRequest, opener: Opener) -> Sets:
     if request.calibration is None and request.evaluation is None:
         if not request.allow_random:
             raise CalibrationError(
-                "there is nothing to calibrate or to compare with",
+                "no data to calibrate or compare with",
                 do="Give --calibration a folder of representative examples, and --evaluation labelled ones; "
                 "or --allow-random for a first look at made-up ones",
             )
@@ -129,7 +129,7 @@ def _random(opener: Opener, evaluation: Dataset) -> Sets:
     finding = Finding(
         "random-data",
         "warning",
-        f"{what}: the ranges, and whatever was measured, say little about real input",
+        f"{what}: the ranges and measurements say little about real input",
         "Give --calibration a folder of representative examples",
     )
     return replace(sets, random=True, findings=(finding, *sets.findings))
@@ -143,7 +143,7 @@ def _labelled_where_it_is(path: str, opener: Opener) -> tuple[Dataset, tuple[Fin
     try:
         return opener.open(path), ()
     except UnlabelledError as error:
-        what = f"{path}: its sub-folders are not taken for labels, because none of them names a class"
+        what = f"{path}: its sub-folders are not used as labels: none names a class"
         note = Finding("folders-no-labels", "note", what, f"If they are labels: {error.do}")
         return opener.open(path, labelled=False), (note,)
 
@@ -193,7 +193,7 @@ def _without(dataset: Dataset, found: Survey, digests: frozenset[str], *, held_o
     kept = [index for index, digest in enumerate(found.digests) if digest not in digests]
     if not kept and held_out:
         raise CalibrationError(
-            "every item repeats one of those that are held out to compare on",
+            "every item duplicates a held-out evaluation item",
             where=dataset.name,
             do="Give items that differ, or an --evaluation set of its own",
         )

@@ -1,7 +1,7 @@
 """Make and measure every recipe once, and find the items whose answers changed.
 
     with Workers(2, progress) as workers:
-        results = compare(maker, convert(Maker(subject, workspace, workers), recipes, boards))
+        made = convert(Maker(subject, workspace, workers), recipes, boards)
 
 Rules:
 - a recipe that fails gives a reason and never ends the build;
@@ -16,27 +16,28 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import io
 import queue
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.building.build_request import Board
-from edgekit.building.build_subject import BuildSubject
+from edgekit.building.build_subject import Board, BuildSubject
 from edgekit.building.data import key
 from edgekit_converters.data.dataset import Dataset
 from edgekit_converters.fidelity.compare import compare as compare_outputs
 from edgekit_converters.fidelity.compare import compare_crossed, compare_parts
-from edgekit_converters.fidelity.odd import ODD_SAMPLES, odd_inputs
+from edgekit_converters.fidelity.odd_inputs import ODD_SAMPLES, odd_inputs
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, first_plan
 from edgekit_converters.fidelity.result import Fidelity
@@ -55,10 +56,13 @@ from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.adapt import top
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.system.closing import ClosedOnExit
 from edgekit_runtime.system.errors import EdgekitError, print_traceback
 from edgekit_runtime.system.strict_json import to_json
 
 MOST = 24
+_LEAST_ROOM = 32_000_000
+"""Bytes of the temporary folder. With less, a conversion that failed may have failed for that."""
 _THUMBNAIL = 96  # pixels a side, at most
 
 
@@ -222,7 +226,7 @@ class Maker:
                 first = first_plan(self.bench(recipe.format), recipe)
             return RecipeResult(recipe, self.workspace.make(recipe, first))
 
-        result, lasting = _attempt(recipe, converted)
+        result, lasting = attempt(recipe, converted)
         if lasting and plan is None:
             put_json(subject.store, name, _Failure(result.failed or "", result.advice))
         return result
@@ -230,7 +234,7 @@ class Maker:
     def compare(self, converted: RecipeResult, judge: BuildSubject | None = None) -> RecipeResult:
         """Compare the artifact, if any, with the original, and try odd inputs."""
         artifact = converted.artifact
-        return converted if artifact is None else _attempt(converted.recipe, lambda: self._measured(artifact, judge))[0]
+        return converted if artifact is None else attempt(converted.recipe, lambda: self._measured(artifact, judge))[0]
 
     def batched(self, made: RecipeResult, batch: int) -> RecipeResult:
         """The same artifact for `batch` items at once, compared with the original."""
@@ -328,7 +332,7 @@ class Maker:
         measured = replace(found.fidelity, repaired=tuple(sorted(artifact.plan.float_layers)))
         if recipe.precision == "float32" and not recipe.finished and measured.likeness < ALIKE:
             why = (
-                f"it is float32 and yet does not answer what the original does: cosine {measured.likeness:.4f} on "
+                f"its float32 answers differ from the original's: cosine {measured.likeness:.4f} on "
                 f"{measured.items} items, where {ALIKE} is the least; the conversion is wrong for this model"
             )
             return RecipeResult(recipe, failed=why)
@@ -342,7 +346,7 @@ class Maker:
         original = self._odd(self.workspace.make(find_recipe(f"{artifact.recipe.format}-f32"))) if failed else {}
         for name, what in failed.items():
             if name not in original:
-                return f"it does not answer {ODD_SAMPLES[name]}, which the float file does: {what}"
+                return f"it fails on {ODD_SAMPLES[name]}, which the float file handles: {what}"
         return ""
 
     def _odd(self, artifact: Artifact) -> dict[str, str]:
@@ -361,10 +365,11 @@ class Maker:
         )
 
 
-def _attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeResult, bool]:
+def attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeResult, bool]:
     """(what `work` returns or why it failed, whether the same model and tools would fail again).
 
-    Raises MemoryError, and SourceError: the file changed, so its artifacts no longer belong together.
+    Raises MemoryError; SourceError: the file changed, so its artifacts no longer belong together; OSError for a full
+    disk, which tools seldom name as their reason.
     """
     try:
         return work(), False
@@ -373,11 +378,21 @@ def _attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeRe
     except EdgekitError as error:
         missing = isinstance(error, MissingToolsError)
         lasting = isinstance(error, ConversionError) and not missing and not isinstance(error.__cause__, MemoryError)
+        if not (lasting or missing):
+            _check_room(recipe, error)
         return replace(_failed(error, recipe), missing_extra=missing), lasting
     except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others
+        _check_room(recipe, error)
         print_traceback(error)
-        what = f"a fault of edgekit's own: {type(error).__name__}: {one_line(error)}"
+        what = f"internal error: {type(error).__name__}: {one_line(error)}"
         return RecipeResult(recipe, failed=what), False
+
+
+def _check_room(recipe: Recipe, error: Exception) -> None:
+    folder = tempfile.gettempdir()
+    if (free := shutil.disk_usage(folder).free) < _LEAST_ROOM:
+        left = f"{free / 1e6:.1f} MB are left, and {recipe.name} failed ({one_line(error)})"
+        raise OSError(errno.ENOSPC, left, folder) from error
 
 
 def _failed(error: EdgekitError, recipe: Recipe) -> RecipeResult:
@@ -396,7 +411,7 @@ def convert(maker: Maker, recipes: Sequence[Recipe], boards: Sequence[Board]) ->
     idle = []
     for recipe in recipes:
         if not any(s.ok and s.format == recipe.format for _, support in boards for s in support):
-            idle.append(RecipeResult(recipe, failed="no board that was asked for has an engine for it"))
+            idle.append(RecipeResult(recipe, failed="no requested board has an engine for it"))
             continue
         places[recipe.format] = places.get(recipe.format, -1) + 1
         ranked.append((places[recipe.format], recipe))
@@ -404,11 +419,6 @@ def convert(maker: Maker, recipes: Sequence[Recipe], boards: Sequence[Board]) ->
     converted = maker.workers.run([partial(maker.convert, recipe) for recipe in order])
     by_recipe = {one.recipe.name: one for one in converted}
     return [*(by_recipe[recipe.name] for _, recipe in ranked), *idle]
-
-
-def compare(maker: Maker, converted: Sequence[RecipeResult]) -> list[RecipeResult]:
-    """Each artifact with its fidelity, or why it is not a candidate."""
-    return maker.workers.run([partial(maker.compare, one) for one in converted])
 
 
 T = TypeVar("T")
@@ -419,7 +429,7 @@ class _StoppedError(BaseException):
     """Ends an abandoned worker. Not an Exception, so that no converter catches it."""
 
 
-class Workers:
+class Workers(ClosedOnExit["Workers"]):
     """Daemon threads, so that a busy tool does not keep the process alive. jobs: tasks at once."""
 
     def __init__(self, jobs: int, progress: Progress) -> None:
@@ -428,12 +438,7 @@ class Workers:
         self._jobs, self._progress = jobs, progress
         self._stop, self._lock = threading.Event(), threading.Lock()
 
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._stop.set()
 
     def run(self, tasks: Sequence[Task[T]]) -> list[T]:

@@ -21,10 +21,12 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from edgekit.building.build_report import BundleReport, OtherFile, fidelity_json
-from edgekit.building.build_request import Board, BuildRequest
-from edgekit.building.candidates import Clocks, candidates, lasting_estimate, lasting_json, promise_of, with_memory
+from edgekit.building.board_candidates import Clocks, candidates, lasting_estimate
+from edgekit.building.build_report import BundleReport, OtherFile, measured_json
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.build_subject import Board
 from edgekit.building.making import Maker, RecipeResult
+from edgekit.building.promises import lasting_json, promise_of, with_memory
 from edgekit.packaging.assemble import BundleArtifact, BundleContent, assemble
 from edgekit.packaging.output_errors import PackagingError
 from edgekit.packaging.writer import Signer, write_bundle
@@ -126,7 +128,7 @@ def pack(
         assert one.artifact is not None
         found = lasting_estimate(*chosen_for.board, one, anchors)
         scores = one.fidelity.top_scores if one.fidelity is not None and not subject.sets.random else None
-        return BundleArtifact(one.artifact, fidelity_json(one.fidelity), lasting_json(found), top_scores=scores)
+        return BundleArtifact(one.artifact, measured_json(one.fidelity), lasting_json(found), top_scores=scores)
 
     kept = (choice.chosen, *choice.alternates)
     if degraded is not None:
@@ -143,7 +145,7 @@ def pack(
     draft, manifest = assemble(
         BundleContent(
             name=request.bundle_name,
-            version=request.version,
+            version=request.model_version,
             model_id=subject.source.sha256,
             contract=subject.contract,
             target=Target(profile.name, profile.arch, profile.threads, request.budget_ms),
@@ -155,11 +157,11 @@ def pack(
             tools={"edgekit-deploy": RUNTIME_VERSION},
             alternates=alternates,
             batches=[
-                BundleArtifact(one.artifact, fidelity_json(one.fidelity)) for one in batches if one.artifact is not None
+                BundleArtifact(one.artifact, measured_json(one.fidelity)) for one in batches if one.artifact is not None
             ],
             degraded=degraded,
             terms=request.terms,
-            secret=request.secret,
+            secret=request.encrypt,
             promise=promise_of(request.budget_ms, primary.estimate),
         )
     )
@@ -167,7 +169,7 @@ def pack(
     if degraded is not None:
         small = degraded.artifact
         estimated[small.recipe.name] = memory_bytes(small.recipe.format, small.data)
-    manifest = with_memory(draft, manifest, estimated, subject.store, request.secret)
+    manifest = with_memory(draft, manifest, estimated, subject.store, request.encrypt)
     path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
     write_bundle(path, draft, manifest, signers)
     return BundleReport(profile.name, path, choice, chosen_for.candidates, tuple(batches), degraded, chosen_for.others)
@@ -191,7 +193,7 @@ def _batches(request: BuildRequest, maker: Maker, chosen: RecipeResult) -> list[
         return []
     limits = ChoiceLimits(request.max_drop)
     return [
-        replace(one, artifact=None, fidelity=None, failed="it drifts further than the limit")
+        replace(one, artifact=None, fidelity=None, failed="it exceeds the limit")
         if one.fidelity is not None and not limits.allow(one.fidelity.loss)
         else one
         for one in (maker.batched(chosen, size) for size in request.batches)
@@ -210,9 +212,11 @@ def read_degraded(paths: Sequence[Path], profiles: Collection[str], secret: Secr
         bundle = read_bundle(path, secret=secret or find_secret)
         profile = bundle.manifest.target.profile
         if profile not in profiles:
-            raise PackagingError(f"it is for {profile}, for which nothing is built here", where=str(path), do=_DO)
+            raise PackagingError(
+                f"it is for {profile}, which is not among this build's profiles", where=str(path), do=_DO
+            )
         if profile in found:
-            raise PackagingError(f"it is a second one for {profile}", where=str(path), do="Pass one for each board")
+            raise PackagingError(f"a second bundle for {profile}", where=str(path), do="Pass one for each board")
         if bundle.locked:
             raise PackagingError(
                 "its model file is encrypted", where=str(path), do="Pass its key with --encrypt, or set EDGEKIT_SECRET"

@@ -21,10 +21,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from edgekit.building.board_candidates import barriers_there
 from edgekit.building.build_report import before_repairs
-from edgekit.building.build_request import Board
-from edgekit.building.build_subject import BuildSubject
-from edgekit.building.candidates import barriers_there
+from edgekit.building.build_subject import Board, BuildSubject
 from edgekit.building.data import key
 from edgekit.building.making import Maker, RecipeResult
 from edgekit_converters.choose import ChoiceLimits
@@ -92,7 +91,7 @@ def with_islands_beside(maker: Maker, compared: Sequence[RecipeResult]) -> list[
     def with_advice(one: RecipeResult) -> RecipeResult:
         """Replace its advice, which is to make the other form."""
         after = beside.get(one.recipe.name)
-        return one if after is None else replace(one, advice=f"{after.recipe.name} was made beside it")
+        return one if after is None else replace(one, advice=f"{after.recipe.name} was made, too")
 
     found = [each for one in compared for each in (with_advice(one), beside.get(one.recipe.name)) if each is not None]
     return list({one.recipe.name: one for one in found}.values())

@@ -1,4 +1,4 @@
-"""edgekit bench: time a bundle under the load that it will get, beside an earlier time."""
+"""edgekit bench: time a bundle under a load, and compare it with an earlier record."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli.bench_text import bench_lines, comparison_lines
-from edgekit.cli.deploy import identity, port
+from edgekit.cli.deploy import identity, port, prefix
 from edgekit.cli.options import (
     BUNDLE,
     PATH,
     FiniteRange,
-    allow_unsigned,
     as_json,
     budget_ms,
     budget_of,
     engine,
+    opening,
     options_given,
+    output,
     pin,
-    print_json,
+    print_result,
     refuse_unwritable,
-    say,
-    secret,
     threads,
-    trust,
     use,
     write_json,
 )
 from edgekit.cli.progress import console_progress
 
 if TYPE_CHECKING:
-    from edgekit.bench.load import Load
+    from edgekit.bench.load_generator import Load
     from edgekit.bench.measure import BenchSetup
 
 LEAST_S = 1.0
@@ -48,21 +46,21 @@ LEAST_S = 1.0
     "runs",
     type=click.IntRange(10),
     metavar="N",
-    help="Timed requests. Default: 200, and a second's worth at least.",
+    help="Timed requests. Default: 200, for at least a second.",
 )
-@click.option("--duration-s", type=FiniteRange(0.1, 86_400), metavar="S", help="Ask for so long, instead of -n.")
+@click.option("--duration-s", type=FiniteRange(0.1, 86_400), metavar="S", help="How long to measure, instead of -n.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Callers that each wait for their answer. Default: 1.",
+    help="Concurrent callers. Default: 1.",
 )
 @click.option(
     "--rate",
     type=FiniteRange(0.001, 1_000_000),
     metavar="R",
-    help="Ask R times a second whether or not there are answers yet. A latency then counts from the moment at which "
-    "the request was meant to be made.",
+    help="Send R requests a second without waiting for answers. Latency then counts from each request's scheduled "
+    "time.",
 )
 @click.option(
     "--arrivals",
@@ -75,29 +73,27 @@ LEAST_S = 1.0
     "--batch", type=click.Choice(["on", "off"]), help="Whether waiting requests may share an inference. Default: on."
 )
 @click.option("--cache", is_flag=True, help="Leave the cache on: after the first round, every input is a hit.")
-@engine
-@threads
+@engine()
+@threads()
 @pin
 @click.option(
     "--compare",
     "old",
     type=PATH,
     metavar="RECORD",
-    help="Compare with an earlier record; exits 1 where conditions differ.",
+    help="Compare with an earlier record; exits 1 if conditions differ.",
 )
-@click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write the record there, as JSON.")
-@click.option("--on", metavar="USER@HOST", help="Time it on a board that `edgekit deploy` has put it on, over ssh.")
+@output("RECORD", "Write the record there, as JSON.")
+@click.option("--on", metavar="USER@HOST", help="Measure on a board where `edgekit deploy` installed it, over ssh.")
 @port
 @identity
-@click.option("--prefix", default="", metavar="DIR", help="With --on: where `edgekit deploy --prefix` put it there.")
-@trust
-@allow_unsigned
-@secret
+@prefix(help="With --on: where `edgekit deploy --prefix` put it there.")
+@opening
 @as_json
 def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **asked: Any) -> int:
     """Measure BUNDLE, or the active one of an install ROOT, on this machine.
 
-    It asks for the golden inputs, and prints latencies by stage, cold start, memory and conditions.
+    It runs the golden inputs, and prints latencies by stage, cold start, memory and conditions.
 
     \b
     edgekit bench net.ekb                                 # one caller, 200 requests, cache off
@@ -111,7 +107,7 @@ def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **
         raise click.UsageError("--port, --identity and --prefix go with --on.")
     who = {name: asked.pop(name) for name in ("trust", "allow_unsigned", "secret")}
     if board.to is not None and (idle := options_given(*who)):
-        raise click.UsageError(f"{', '.join(idle)} is for this machine; with --on the board finds its own keys.")
+        raise click.UsageError(f"{', '.join(idle)} is for this machine; with --on the board uses its own keys.")
     if output is not None:
         refuse_unwritable(output)
     setup, load = _setup_and_load(asked | who)
@@ -128,7 +124,7 @@ def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **
             raise ConditionsDifferError(
                 f"conditions differ: {'; '.join(map(str, differing))}",
                 where=str(old),
-                do="Ask as it was asked then, or make a new record here",
+                do="Use the same options as then, or make a new record here",
             )
         with console_progress() as progress:
             found = measure(bundle, setup, load, progress=progress)
@@ -152,7 +148,7 @@ class _BenchTarget:
 
     def answered(self) -> AbstractContextManager[None]:
         """Around work on the record, which is the board's own where there is one."""
-        from edgekit.shipping.answers import answered_by
+        from edgekit.shipping.ssh import answered_by
 
         return nullcontext() if self.to is None else answered_by(self.to)
 
@@ -175,15 +171,13 @@ class _BenchTarget:
 def _setup_and_load(asked: dict[str, Any]) -> tuple[BenchSetup, Load]:
     """Parse the options. Raises UsageError where two of them contradict each other."""
     if asked["rate"] is not None and asked["concurrency"] is not None:
-        raise click.UsageError(
-            "--rate asks whether or not there are answers yet, --concurrency waits for them: pass one."
-        )
+        raise click.UsageError("--rate does not wait for answers, --concurrency does: pass one.")
     if asked["arrivals"] is not None and asked["rate"] is None:
         raise click.UsageError("--arrivals goes with --rate.")
     if asked["runs"] is not None and asked["duration_s"] is not None:
         raise click.UsageError("Pass either -n or --duration-s.")
     budget = budget_of(asked["use"], asked["budget_ms"])
-    from edgekit.bench.load import Load
+    from edgekit.bench.load_generator import Load
     from edgekit.bench.measure import BenchSetup
 
     runs = asked["runs"] if asked["runs"] is not None or asked["duration_s"] is not None else 200
@@ -203,11 +197,7 @@ def _setup_and_load(asked: dict[str, Any]) -> tuple[BenchSetup, Load]:
 
 def report(found: dict[str, Any], lines: list[str], output: Path | None, as_json: bool) -> int:
     """Print, then write: a disk that is full by now costs the file and not the figures."""
-    if as_json:
-        print_json(found)
-    else:
-        for line in lines:
-            say(line)
+    print_result(found, lines, as_json)
     if output is not None:
         from edgekit.packaging.output_errors import OutputError, error_line
 

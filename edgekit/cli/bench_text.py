@@ -84,10 +84,10 @@ def _during_lines(c: dict[str, Any]) -> list[str]:
     parts.append({None: "throttling not known", False: "not throttled", True: ""}[during["throttled"]])
     lines = ["  while it ran: " + ", ".join(part for part in parts if part)] if any(parts) else []
     if (during["others_cpu"] or 0.0) > BUSY:
-        lines.append("  the machine was busy with other things: these figures are noisy, and its own would be better")
+        lines.append("  the machine was busy: these figures are noisy and too slow")
     if during["throttled"]:
         lines.append(
-            f"  THROTTLED while it ran ({', '.join(during['throttled_by'])}): these figures are not the board's own"
+            f"  THROTTLED while it ran ({', '.join(during['throttled_by'])}): these figures do not represent the board"
         )
     return lines
 

@@ -12,31 +12,32 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgekit.cli.options import PATH, as_json, print_json, say
-from edgekit.cli.progress import console_progress
-from edgekit_converters.recipe.progress import silent
+from edgekit.cli.progress import console_progress, until_signalled
 from edgekit_runtime.system.errors import sentences
 from edgekit_runtime.system.strict_json import load_json
 
+if TYPE_CHECKING:
+    from edgekit.demo.story import Check
+
 
 @click.command()
-@click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Where its files go.")
+@click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Directory of its files.")
+@click.option("--fleet", is_flag=True, help="Then serve a fleet page, with this machine and simulated boards.")
 @click.option(
-    "--fleet", is_flag=True, help="Then serve a fleet page: this machine and some simulated boards report to it."
-)
-@click.option(
-    "--fallback", is_flag=True, help="Then throttle a device on purpose: its requests go to a host, and come home."
+    "--fallback", is_flag=True, help="Then throttle a device on purpose: its requests go to a host and come back."
 )
 @as_json
 def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     """Run the main job on real input: EfficientNet-Lite0, two Raspberry Pis, photos.
 
-    It rebuilds the network with its ImageNet weights, makes checked bundles, and asks one of them about real photos.
-    Every command is printed before it runs, and after it the few figures that matter.
+    It rebuilds the network with its ImageNet weights, makes checked bundles, and runs one on real photos. A second
+    network, which plain INT8 breaks, is built beside it. Each command is printed before it runs, and its main figures
+    after.
 
     \b
     edgekit demo
@@ -48,7 +49,7 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
         from edgekit.fleet.serve import check_broker
 
         check_broker()  # before minutes of building
-    with console_progress() if sys.stderr.isatty() else contextlib.nullcontext(silent) as progress:
+    with console_progress() as progress:
         make_assets(folder, progress)
     ran = []
     bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
@@ -71,20 +72,23 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
         print_json({"folder": str(folder), "steps": ran})
     elif not failed:
         click.echo(
-            f"\nDone: everything is in {folder}/, and each command by itself says more.\n"
-            "Next: edgekit demo --fleet or --fallback, with the extra 'fleet': .venv/bin/pip install -e '.[fleet]'"
+            f"\nDone: everything is in {folder}/. A fleet page with this machine on it: edgekit demo --fleet\n"
+            "Next, your own model: edgekit try YOUR_MODEL --like FOLDER_OF_INPUTS"
         )
     return 1 if failed else 0
 
 
+def _said(check: Check) -> str:
+    return f"no      {check.what}: {check.problem}" if check.problem else f"yes     {check.what}"
+
+
 def _fleet(folder: Path, as_json: bool) -> int:
-    """Its own checks, an alert and a roll-out; then, on a terminal, until Ctrl-C."""
-    from edgekit.cli.fleet import wait_for_ctrl_c
-    from edgekit.demo.fallback import FleetDemo
+    """Its own checks, an alert and a roll-out; then until Ctrl-C, but with --json."""
+    from edgekit.demo.fallback import fleet_demo
 
     bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
     photos = [folder / "chelsea.png", folder / "coffee.png"]
-    with FleetDemo(bundle, photos, folder) as running:
+    with fleet_demo(bundle, photos, folder) as running:
         url = running.server.url
         click.echo(
             f"A broker, a fleet page and eight devices run here; one of them is this machine.\n\n    {url}\n",
@@ -93,10 +97,12 @@ def _fleet(folder: Path, as_json: bool) -> int:
         checks = []
         for check in itertools.chain(running.checks(), running.story(lambda line: click.echo(line, err=as_json))):
             checks.append({"what": check.what, "problem": check.problem})
-            click.echo(f"{'not yet' if check.problem else 'yes':<8}{check.what} {check.problem}".rstrip(), err=as_json)
-        if sys.stdout.isatty() and not as_json:
-            click.echo("\nCtrl-C ends it.")
-            wait_for_ctrl_c()
+            click.echo(_said(check), err=as_json)
+        click.echo("\nThe checks are done: --json ends here." if as_json else "\nCtrl-C ends it.", err=as_json)
+        if not as_json:
+            with until_signalled() as ended:
+                ended.wait()
+            click.echo("The fleet ends: its page, its broker and its boards.")
     if as_json:
         print_json({"url": url, "checks": checks})
     return 1 if any(check["problem"] for check in checks) else 0
@@ -104,7 +110,7 @@ def _fleet(folder: Path, as_json: bool) -> int:
 
 def _fallback(folder: Path, as_json: bool) -> int:
     """On a terminal: round and round until Ctrl-C. Elsewhere: once, and its own checks."""
-    from edgekit.demo.fallback import BUDGET_MS, FallbackDemo, build_step
+    from edgekit.demo.fallback import build_step, fallback_demo
 
     step = build_step(folder)
     bundle = folder / "fallback" / "efficientnet_lite0-host-cpu.ekb"
@@ -113,11 +119,10 @@ def _fallback(folder: Path, as_json: bool) -> int:
         if _figures(step.arguments)[0]:
             return 1
     checks = []
-    with FallbackDemo(folder) as running:
+    with fallback_demo(folder) as running:
         click.echo(
-            f"\nA device, a host that answers when the device would need more than {BUDGET_MS:g} ms, and the fleet "
-            f"page:\n\n"
-            f"    {running.url}\n",
+            "\nA device, a host that answers when the device would need more than "
+            f"{running.budget_ms:.0f} ms, and the fleet page:\n\n    {running.url}\n",
             err=as_json,
         )
         if sys.stdout.isatty() and not as_json:
@@ -128,16 +133,17 @@ def _fallback(folder: Path, as_json: bool) -> int:
             return 0
         for check in running.checks(lambda line: click.echo(line, err=as_json)):
             checks.append({"what": check.what, "problem": check.problem})
-            click.echo(f"{'not yet' if check.problem else 'yes':<8}{check.what} {check.problem}".rstrip(), err=as_json)
+            click.echo(_said(check), err=as_json)
     if as_json:
         print_json({"url": running.url, "checks": checks})
     return 1 if any(check["problem"] for check in checks) else 0
 
 
-def _figures(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
+def _figures(arguments: Sequence[str], every_s: float = 10.0) -> tuple[int, dict[str, Any]]:
     """(exit code, `--json` object) of a command in its own process.
 
-    A terminal shows the last line of its progress; a failing command's output is shown in full.
+    A terminal shows the last line of its progress, a log the latest every `every_s`; a failing command's output is
+    shown in full.
     """
     command = [sys.executable, "-c", "from edgekit.cli import main; main()", *arguments, "--json"]
     wide = shutil.get_terminal_size().columns - 1
@@ -148,11 +154,15 @@ def _figures(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
         out: list[str] = []
         reading = threading.Thread(target=lambda stream: out.append(stream.read()), args=(child.stdout,))
         reading.start()
+        ended = threading.Event()
+        if not sys.stderr.isatty():
+            threading.Thread(target=_tell, args=(said, ended, every_s), daemon=True).start()
         for line in child.stderr:
             said.append(line.rstrip("\n"))
             if sys.stderr.isatty():
                 click.echo(f"\r\x1b[K{said[-1][:wide]}", nl=False, err=True)
         reading.join()
+        ended.set()
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     found = load_json(out[0]) if out[0].strip() else {}
@@ -160,6 +170,14 @@ def _figures(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
         for line in (*said, *_failed(found)):
             say(line, err=True)
     return child.returncode, found
+
+
+def _tell(said: Sequence[str], ended: threading.Event, every_s: float) -> None:
+    """The latest line, again and again until the end."""
+    for waited in itertools.count(1):
+        if ended.wait(every_s):
+            return
+        click.echo(f"    {waited * every_s:.0f} s: {said[-1] if said else 'starting'}", err=True)
 
 
 def _failed(found: dict[str, Any]) -> Iterator[str]:

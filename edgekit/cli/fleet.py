@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import click
 
 from edgekit.cli import alerts, rollouts
-from edgekit.cli.options import PATH, as_json, print_json
+from edgekit.cli.options import (
+    PATH,
+    as_json,
+    broker,
+    bundles,
+    certificate,
+    listen,
+    output,
+    print_json,
+    private_key,
+    read_source,
+    share,
+    store,
+    unencrypted,
+    window_s,
+)
+from edgekit.cli.progress import until_signalled
 
 
 @click.group()
@@ -24,24 +40,22 @@ def fleet() -> None:
 
 
 @fleet.command()
-@click.option("--broker", metavar="URL", help="The MQTT broker that boards report to: mqtt://host:1883.")
+@broker()
+@click.option("--embedded-broker", is_flag=True, help="Run a small broker on a loopback port, to try it out.")
 @click.option(
-    "--embedded-broker", is_flag=True, help="Bring a small broker along, on a loopback port: for trying it out."
+    "--broker-port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="Port of the embedded broker."
 )
-@click.option(
-    "--broker-port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="Of the embedded one."
-)
-@click.option("--store", default="sqlite:///fleet.db", show_default=True, metavar="URL", help="What keeps it all.")
-@click.option("--listen", default="127.0.0.1:8787", show_default=True, metavar="HOST:PORT", help="Where the pages are.")
+@store(help="The database: sqlite:///FILE or postgresql://...")
+@listen(default="127.0.0.1:8787", help="Address of the pages.")
 @click.option(
     "--host", "names", multiple=True, metavar="NAME", help="A name that browsers call this server by (repeatable)."
 )
 @click.option("--password", metavar="SOURCE", help="Ask for this password: env:NAME or file:PATH.")
-@click.option("--proxy-user-header", metavar="NAME", help="Let in users of a proxy: the header that names the user.")
+@click.option("--proxy-user-header", metavar="NAME", help="Header in which a trusted proxy names its user.")
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="The proxy's own address (repeatable).")
 @click.option("--alerts", "rules", type=PATH, metavar="FILE", help="Rules of alerts, and where they are sent (TOML).")
-@click.option("--share", metavar="NAME", help="Share what boards send with `edgekit fleet ingest --share NAME`.")
-@click.option("--bundles", type=PATH, metavar="DIR", help="Bundles of roll-outs. Default: a folder beside the store.")
+@share()
+@bundles()
 @as_json
 def serve(
     as_json: bool, broker: str | None, embedded_broker: bool, broker_port: int, store: str, listen: str,
@@ -54,25 +68,25 @@ def serve(
 
     \b
     edgekit fleet serve --broker mqtt://broker:1883
-    edgekit fleet serve --broker mqtts://ingest:PASSWORD@broker:8883 \\
+    edgekit fleet serve --broker file:/etc/edgekit/broker-url \\
         --listen 0.0.0.0:8787 --host fleet.example --password file:/etc/edgekit/fleet-password
     """
     if (broker is None) != embedded_broker:
         raise click.UsageError("Pass either --broker URL or --embedded-broker.")
     if password is not None and proxy_user_header is not None:
         raise click.UsageError("Pass either --password or --proxy-user-header.")
-    if (proxy_user_header is None) != (not proxies):
-        raise click.UsageError("--proxy-user-header and --proxy go together.")
+    if (proxy_user_header is not None and not proxies) or (proxies and password is None and proxy_user_header is None):
+        raise click.UsageError("--proxy-user-header needs --proxy; --proxy needs it, or --password.")
     from edgekit.fleet.ingest import collect_rarely
-    from edgekit.fleet.pages.access import Access, read_password
+    from edgekit.fleet.pages.access import Access
     from edgekit.fleet.serve import FleetServer, Settings
 
     access = None
     if password is not None:
-        access = Access.by_password(read_password(password), time.monotonic)
+        access = Access.by_password(read_source(password, "--password"), time.monotonic, proxies)
     elif proxy_user_header is not None:
         access = Access.by_proxy(proxy_user_header, proxies)
-    from edgekit.fleet.alerts.alerts import Rules, read_rules
+    from edgekit.fleet.alerts.rules_file import Rules, read_rules
 
     read = Rules() if rules is None else read_rules(rules)
     settings = Settings(
@@ -91,21 +105,24 @@ def serve(
             )
             click.echo(f"store        {server.store.where}   (Ctrl-C ends it)")
         if server.exposed:
-            click.echo("Pages and sign-in travel unencrypted: put a proxy with TLS before them.", err=True)
-        wait_for_ctrl_c()
+            click.echo("Pages and sign-in are unencrypted: put a TLS proxy in front of them.", err=True)
+        with until_signalled() as ended:
+            ended.wait()
     return 0
 
 
 @fleet.command("broker-config")
-@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="Where mosquitto's files go.")
+@output("DIR", "Where mosquitto's files go.", required=True)
 @click.option("--board", "boards", multiple=True, metavar="ID", help="A board that gets a user (repeatable).")
-@click.option("--boards", "list_of_boards", type=PATH, metavar="FILE", help="Their ids, one a line.")
+@click.option("--boards", "list_of_boards", type=PATH, metavar="FILE", help="File with their ids, one a line.")
 @click.option("--server", "servers", multiple=True, metavar="NAME", help="User of a fleet server. Default: ingest.")
-@click.option("--alert-reader", "readers", multiple=True, metavar="NAME", help="User that hears alerts (repeatable).")
-@click.option("--certificate", type=PATH, metavar="FILE", help="The broker's certificate (PEM).")
-@click.option("--key", type=PATH, metavar="FILE", help="Its private key (PEM). Default: in the certificate's file.")
-@click.option("--unencrypted", is_flag=True, help="Listen without TLS: on a network without listeners.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Default: 8883, and 1883 without TLS.")
+@click.option(
+    "--alert-reader", "readers", multiple=True, metavar="NAME", help="A user that receives alerts (repeatable)."
+)
+@certificate(help="The broker's certificate (PEM).")
+@private_key()
+@unencrypted(help="Listen without TLS, on a trusted network only.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port. Default: 8883, or 1883 without TLS.")
 @click.option("--address", default="", metavar="ADDRESS", help="Where to listen. Default: everywhere.")
 @as_json
 def broker_config(
@@ -135,18 +152,16 @@ def broker_config(
     if written.made:
         click.echo(f"{len(written.made)} new users; their passwords are in users.txt, for the boards' broker URLs")
     click.echo("Let mosquitto's user read them: chown -R mosquitto " + " ".join(map(str, filter(None, (output, key)))))
-    click.echo("A mosquitto that runs reads users and rights again after kill -HUP")
+    click.echo("A running mosquitto reloads users and rights after kill -HUP")
     return 0
 
 
 @fleet.command()
-@click.option("--broker", metavar="URL", required=True, help="The MQTT broker that boards report to.")
-@click.option(
-    "--store", required=True, metavar="URL", help="The store that `edgekit fleet serve` uses: postgresql://..."
-)
-@click.option("--share", required=True, metavar="NAME", help="As `edgekit fleet serve --share NAME` is called with.")
+@broker(required=True)
+@store(required=True, default=None, help="The store that `edgekit fleet serve` uses: postgresql://...")
+@share(required=True, help="The NAME that `edgekit fleet serve --share NAME` was given.")
 def ingest(broker: str, store: str, share: str) -> int:
-    """Store what boards report, beside a fleet server.
+    """Store what boards report, in addition to a fleet server.
 
     It serves no pages, ends with Ctrl-C, and needs a broker of MQTT 5.
 
@@ -158,31 +173,30 @@ def ingest(broker: str, store: str, share: str) -> int:
     from edgekit_runtime.telemetry.link import Broker
 
     collect_rarely()
-    kept = open_store(store)
-    try:
+    with closing(open_store(store)) as kept, until_signalled() as ended:
         taking = Ingest(Broker.parse(broker), kept, share=share)
         taking.start()
         click.echo(f"taking in from {taking.link.broker} as one of '{share}'   (Ctrl-C ends it)")
-        wait_for_ctrl_c()
+        ended.wait()
         taking.close()
-    finally:
-        kept.close()
     return 0
 
 
 @fleet.command()
-@click.option("--broker", metavar="URL", required=True, help="Where they report to: mqtt://host:1883.")
-@click.option("--devices", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many boards.")
+@broker(required=True)
+@click.option("--devices", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Number of boards.")
 @click.option(
-    "--minutes", type=click.FloatRange(0, 100_000, min_open=True), default=5.0, show_default=True, help="How long."
+    "--minutes",
+    type=click.FloatRange(0, 100_000, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Minutes to run.",
 )
+@window_s(default=60.0)
 @click.option(
-    "--window-s", type=click.FloatRange(0.1, 86_400), default=60.0, show_default=True, help="Seconds between reports."
+    "--backlog", type=click.IntRange(0, 100_000), default=0, help="Windows that wait on each board, as after an outage."
 )
-@click.option(
-    "--backlog", type=click.IntRange(0, 100_000), default=0, help="Windows that wait on each: boards come back."
-)
-@click.option("--sites", type=click.IntRange(0, 10_000), default=0, help="Divide them among so many sites.")
+@click.option("--sites", type=click.IntRange(0, 10_000), default=0, help="Number of sites to divide them among.")
 @as_json
 def simulate(
     as_json: bool, broker: str, devices: int, minutes: float, window_s: float, backlog: int, sites: int
@@ -219,12 +233,12 @@ def simulate(
 
 @fleet.command()
 @click.argument("boards", metavar="DEVICE...", nargs=-1, required=True)
-@rollouts.STORE
+@store()
 @as_json
 def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
     """Remove boards that are gone, with their history.
 
-    One that still reports comes back as a new one.
+    A board that still reports comes back as a new one.
 
     \b
     edgekit fleet forget porch-1 porch-2
@@ -232,8 +246,7 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
     from edgekit.fleet.serve import open_store
     from edgekit.fleet.store.fleet_errors import FleetError
 
-    opened = open_store(store, make=False)
-    try:
+    with closing(open_store(store, make=False)) as opened:
         unknown = [name for name in boards if opened.device(name) is None]
         if unknown:
             raise FleetError(
@@ -241,8 +254,6 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
                 do="See the fleet page for the ids",
             )  # fmt: skip
         gone = [name for name in dict.fromkeys(boards) if opened.forget(name)]
-    finally:
-        opened.close()
     if as_json:
         print_json({"forgotten": gone})
     else:
@@ -252,16 +263,3 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
 
 for _command in (*rollouts.COMMANDS, *alerts.COMMANDS):
     fleet.add_command(_command)
-
-
-def wait_for_ctrl_c(seconds: float | None = None) -> None:
-    """Until SIGINT or SIGTERM, or for `seconds`: both are the ordinary end of a server."""
-    import signal
-
-    ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        ended.wait(seconds)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

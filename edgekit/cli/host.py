@@ -1,4 +1,4 @@
-"""edgekit host: answer for devices that would be late."""
+"""edgekit host: answer requests that a device would answer too late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, PATH, FiniteRange, allow_unsigned, as_json, print_json, secret, trust
+from edgekit.cli.options import (
+    BUNDLE,
+    PATH,
+    FiniteRange,
+    as_json,
+    certificate,
+    listen,
+    opened_bundle,
+    opening,
+    output,
+    print_json,
+    private_key,
+    recipe,
+    threads,
+    unencrypted,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -29,29 +44,26 @@ class _ListenType(click.ParamType):  # type: ignore[type-arg]  # generic only in
         name, colon, port = str(value).rpartition(":")
         bracketed = name.startswith("[") and name.endswith("]")
         if not colon or not name or (":" in name and not bracketed) or not port.isascii() or not port.isdigit():
-            self.fail(f"{value!r} is no address and port; write it as 127.0.0.1:8000 or [::1]:8000", param, ctx)
+            self.fail(f"{value!r} is not an address and port; write it as 127.0.0.1:8000 or [::1]:8000", param, ctx)
         if int(port) > 65535:
-            self.fail(f"{port} is no port; ports end at 65535", param, ctx)
+            self.fail(f"{port} is not a port: the highest is 65535", param, ctx)
         return name.strip("[]"), int(port)
 
 
 @click.group()
 def host() -> None:
-    """Answer for devices that would be late."""
+    """Answer requests that a device would answer too late."""
 
 
 @host.command()
 @click.argument("bundles", type=BUNDLE, nargs=-1, metavar="[BUNDLE|ROOT]...")
-@click.option(
-    "--listen",
+@listen(
     type=_ListenType(),
     default="127.0.0.1:8000",
-    show_default=True,
-    metavar="ADDRESS:PORT",
     help="Where to listen; port 0 for any free one. Beyond loopback it needs --certificate.",
 )
-@click.option("--certificate", type=PATH, metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
-@click.option("--key", type=PATH, metavar="FILE", help="Its private key (PEM). Default: in the certificate's file.")
+@certificate(help="Serve HTTPS with this certificate (PEM).")
+@private_key()
 @click.option(
     "--client-ca", type=PATH, metavar="FILE", help="Serve only clients with a certificate of these authorities (PEM)."
 )
@@ -61,19 +73,12 @@ def host() -> None:
     metavar="FILE",
     help="Serve only clients with a bearer token; a line each: NAME SHA256-OF-TOKEN REQUESTS-A-SECOND [admin].",
 )
-@click.option(
-    "--unencrypted",
-    is_flag=True,
-    help="Listen beyond loopback without TLS: everybody on the way can read requests, answers and tokens.",
-)
+@unencrypted()
 @click.option(
     "--models", type=PATH, metavar="DIR", help="A folder of bundles that an admin token may load and unload by name."
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Threads of an engine. Default: the fastest number; with several instances the cores divided by them.",
+@threads(
+    help="Threads of an engine. Default: the fastest number; with several instances, the cores divided by them.",
 )
 @click.option(
     "--instances",
@@ -89,9 +94,9 @@ def host() -> None:
     default=64.0,
     show_default=True,
     metavar="MB",
-    help="Answers kept, an instance of a bundle.",
+    help="Memory for cached answers, for each instance of a bundle.",
 )
-@click.option("--require-gpu", is_flag=True, help="Refuse to start where no engine of a GPU runs a bundle.")
+@click.option("--require-gpu", is_flag=True, help="Refuse to start if no GPU engine runs a bundle.")
 @click.option(
     "--cache",
     "shared",
@@ -102,12 +107,10 @@ def host() -> None:
 @click.option(
     "--cache-secret",
     metavar="SOURCE",
-    help="The key that seals answers in that cache, the same for all hosts: file:PATH, env:NAME or cmd:COMMAND. What "
-    "others write there is no answer. Default: the key of an encrypted bundle.",
+    help="The key that seals answers in that cache, the same for all hosts: file:PATH, env:NAME or cmd:COMMAND. "
+    "Entries sealed with another key are ignored. Default: the key of an encrypted bundle.",
 )
-@trust
-@allow_unsigned
-@secret
+@opening
 @as_json
 def serve(
     bundles: tuple[Path, ...],
@@ -122,9 +125,9 @@ def serve(
 ) -> int:
     """Serve bundles over the Open Inference Protocol v2.
 
-    Each is a BUNDLE or the active one of a ROOT. It ends with Ctrl-C or SIGTERM.
+    Each is a BUNDLE or the active one of a ROOT. Ctrl-C or SIGTERM ends it.
 
-    What was asked by then is still answered. With --json one line is printed, when requests are answered:
+    Pending requests are still answered. With --json one line is printed once it is ready:
     {"listening": URL, "models": [...]}.
 
     \b
@@ -201,26 +204,30 @@ def _check_usage(
 
 @host.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
-@click.option("--for", "server", type=click.Choice(("triton", "kserve")), required=True, help="Whose repository.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="A new folder.")
+@click.option(
+    "--for",
+    "server",
+    type=click.Choice(("triton", "kserve")),
+    required=True,
+    help="The server whose repository is written.",
+)
+@output("DIR", "A new directory.", required=True)
 @click.option(
     "--backend",
     type=click.Choice(("onnxruntime", "python")),
     default="onnxruntime",
     show_default=True,
-    help="Of Triton; python where the other is missing: it needs onnxruntime in Triton's Python.",
+    help="Triton's backend; use python if onnxruntime is missing: it needs onnxruntime in Triton's Python.",
 )
 @click.option(
     "--device", type=click.Choice(("cpu", "gpu")), help="Where instances run. Default: a GPU where the profile has one."
 )
-@click.option("--recipe", metavar="NAME", help="Of the artifact. Default: the primary one, or the first in ONNX.")
+@recipe(help="The artifact's recipe. Default: the primary one, or the first in ONNX.")
 @click.option("--storage", metavar="URI", help="Where KServe will find DIR: s3://... or pvc://... Default: pvc://NAME.")
 @click.option(
-    "--url", metavar="URL", help="Of the server, for the line that devices get.  [default: http://SERVER:8000]"
+    "--url", metavar="URL", help="The server's URL, for the line that devices get.  [default: http://SERVER:8000]"
 )
-@trust
-@allow_unsigned
-@secret
+@opening
 @as_json
 def export(
     bundle: Path,
@@ -238,21 +245,15 @@ def export(
 
     It holds BUNDLE, or the active one of a ROOT. The Host(...) line for devices is printed.
 
-    An encrypted bundle's artifact is written in clear.
+    The artifact of an encrypted bundle is written decrypted.
 
     \b
     edgekit host export net.ekb --for triton -o repository
     """
     from edgekit.host.export import Export
     from edgekit.host.export import export as write
-    from edgekit.packaging.model_file import bundle_file
-    from edgekit_runtime.bundle.reader import read_verified
-    from edgekit_runtime.bundle.secrets import find_secret
 
-    bundle = click.get_current_context().with_resource(bundle_file(bundle))
-    read = read_verified(
-        bundle, options["trust"], secret=options["secret"] or find_secret, allow_unsigned=options["allow_unsigned"]
-    )
+    read = opened_bundle(bundle, options)
     gpu = None if device is None else device == "gpu"
     made = write(read, output, Export(server, backend, gpu, recipe, storage))
     line = made.host_line(url or "http://SERVER:8000")
@@ -263,7 +264,7 @@ def export(
     for path in made.files:
         click.echo(str(path))
     if read.secret is not None:
-        click.echo("note: the artifact lies there in clear", err=True)
+        click.echo("note: the artifact is written decrypted", err=True)
     click.echo(f"a device asks it with: open_bundle(..., hosts=[{line}])")
     return 0
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, allow_unsigned, as_json, print_json, say, secret, trust
+from edgekit.cli.options import BUNDLE, as_json, opening, print_json, say
 from edgekit.packaging.model_file import found_bundle
-from edgekit.report import words as scores
+from edgekit.report import words
 from edgekit.report.html import estimates_beside
 from edgekit_runtime.contract.kinds import kind_of
 
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
-@trust
-@allow_unsigned
-@secret
+@opening
 @click.option(
     "--sbom", is_flag=True, help="Print a software bill of materials instead: CycloneDX 1.6, one JSON object."
 )
@@ -42,8 +40,8 @@ def inspect(
 
     Every digest and the signature are checked.
 
-    With --trust a bundle that is not signed as it asks is refused. Without it, or with --allow-unsigned, whether this
-    machine or the ROOT trusts it is shown.
+    With --trust, a bundle not signed by those keys is refused. Otherwise the output shows whether this machine or the
+    ROOT trusts it.
 
     \b
     edgekit inspect net.ekb
@@ -51,7 +49,7 @@ def inspect(
     """
     from edgekit_runtime.bundle.reader import Opening, read_bundle, read_file, read_verified
     from edgekit_runtime.bundle.trust_finding import TrustPolicy
-    from edgekit_runtime.install.reading import store_of
+    from edgekit_runtime.install.root_objects import store_of
 
     with found_bundle(bundle) as (path, root, generation):
         if trust and allow_unsigned:
@@ -151,10 +149,10 @@ def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
     metric, parts = found["metric"], []
     if found["drop"] is not None:
         changes = (found["drop"], *found["ci95"])
-        drop, below, above = (scores.change(metric, each, found["original"]) for each in changes)
-        lost = f"drop {drop} points" if scores.is_share(metric) else drop
-        value = scores.value(metric, found["artifact"])
-        parts.append(f"{scores.SHORT.get(metric, metric)} {value}, {lost} (95 % interval {below} to {above})")
+        drop, below, above = (words.change(metric, each, found["original"]) for each in changes)
+        lost = f"drop {drop} points" if words.is_share(metric) else drop
+        value = words.score(found["artifact"], metric)
+        parts.append(f"{words.SHORT.get(metric, metric)} {value}, {lost} (95 % interval {below} to {above})")
     boxes = found.get("decisions") is not None
     if found["agreement"] is not None:
         parts.append(f"agrees on {100 * found['agreement']:.1f} %{' of boxes' if boxes else ''}")
@@ -182,10 +180,7 @@ def _latency(entry: ArtifactEntry, reported: Mapping[str, Any] | None) -> Iterat
 
 
 def _range(found: Mapping[str, Any]) -> str:
-    from edgekit_profiles import milliseconds
-
-    mid, low, high = (milliseconds(found[key]) for key in ("mid_ms", "low_ms", "high_ms"))
-    return f"{mid} ms ({low} to {high}), {found['grade']}"
+    return f"{words.span(found)}, {found['grade']}"
 
 
 def closeness(found: dict[str, Any]) -> str:
@@ -262,7 +257,7 @@ def artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
 
 
 def not_understood(report: str) -> str:
-    return f"    {report:<8} not in the words of this version: see --json"
+    return f"    {report:<8} not understood by this version: see --json"
 
 
 def _wrapped(head: str, parts: Iterable[str]) -> Iterator[str]:

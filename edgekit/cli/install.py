@@ -10,24 +10,45 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import options as completion
-from edgekit.cli.options import PATH, ROOT, allow_unsigned, as_json, options_given, print_json, secret, trust
+from edgekit.cli.options import (
+    PATH,
+    allow_unsigned,
+    as_json,
+    broker,
+    device,
+    options_given,
+    print_json,
+    print_result,
+    profile,
+    root,
+    secret,
+    shared,
+    trust,
+)
 
 if TYPE_CHECKING:
     from edgekit_runtime.install import BoardIdentity, Generation, InstallResult, Status
     from edgekit_runtime.system.errors import EdgekitError
 
+trial = shared(
+    "--trial",
+    type=click.Choice(["here", "app"]),
+    default="here",
+    show_default=True,
+    help="Run the trial here before activation, or in the live application.",
+)
+
 
 @click.command()
 @click.argument("place", type=PATH, metavar="[ROOT]", required=False)
-@click.option("--root", type=PATH, metavar="DIR", help="The same as ROOT.")
+@root(required=False, help="The same as ROOT.")
 @as_json
 def status(place: Path | None, root: Path | None, as_json: bool) -> None:
     """Show the active version of an install ROOT, where a rollback leads, and the last install.
 
-    Puts in order what a power cut left, and removes what nothing needs any more, as an install and a rollback do: the
-    active and the previous version stay, the one on trial, what an application has open, and the download of an
-    interrupted install. Exits 0 wherever the root can be read.
+    Recovers from a power cut and removes unused versions, as install and rollback do. It keeps the active and the
+    previous version, the one on trial, what an application has open, and the download of an interrupted install.
+    Exits 0 if the root can be read.
 
     \b
     edgekit status /var/lib/edgekit/camera
@@ -38,36 +59,33 @@ def status(place: Path | None, root: Path | None, as_json: bool) -> None:
     if named is None or (place and root):
         raise click.UsageError("Name one install root: ROOT, or --root DIR.")
     found = found_in(named)
-    if as_json:
-        print_json(found.as_json())
-        return
-    for line in _status_lines(found):
-        click.echo(line)
+    print_result(found.as_json(), _status_lines(found), as_json)
 
 
 def _status_lines(found: Status) -> Iterator[str]:
-    from edgekit_runtime.install.reading import in_words
-    from edgekit_runtime.install.trial import TrialTerms
+    from edgekit_runtime.install.root_objects import in_words
+    from edgekit_runtime.install.trial_verdict import TrialTerms
 
     yield str(found.root)
     if found.current is None and found.refusal is None:
-        yield "  nothing answers here yet"
+        yield "  nothing is installed here yet"
     elif found.current is None:
-        yield "  nothing answers here"
+        yield "  no version is active"
     else:
-        yield f"  answers    {_label(found.current)}, {found.state}"
+        yield f"  active     {_label(found.current, found.recipe)}, {found.state}"
         yield f"  trust      {found.current.signature_text}"
     if found.refusal is not None:
-        yield f"  BUT        {'it does not open: ' if found.current is not None else ''}{found.refusal}"
+        yield f"  problem    {'it does not open: ' if found.current is not None else ''}{found.refusal}"
     if found.seen is not None:
         failed = f", {found.failed_starts} failed start{'s' * (found.failed_starts > 1)}" if found.failed_starts else ""
         asked, seen = TrialTerms(), found.seen
         counted = f"{seen.answers} of {asked.answers} answers, {seen.seconds:.0f} of {asked.seconds:.0f} s"
         yield f"  trial      {counted}{failed}"
     if found.previous is not None:
-        yield f"  rollback   to {_label(found.previous)}{', UNSIGNED' if found.previous.unsigned else ''}"
+        unsigned = ", UNSIGNED" if found.previous.unsigned else ""
+        yield f"  rollback   to {_label(found.previous, found.previous_recipe)}{unsigned}"
         if found.previous_refusal is not None:
-            yield f"  BUT        it does not open: {found.previous_refusal}"
+            yield f"  problem    it does not open: {found.previous_refusal}"
     if found.rollout_seq is not None:
         yield f"  accepts    rollout_seq {found.rollout_seq + 1} and higher"
     for file in found.trust:
@@ -75,7 +93,7 @@ def _status_lines(found: Status) -> Iterator[str]:
     if found.profile is not None:
         yield f"  board      {found.profile}, as `edgekit install --profile` said"
     if found.unfinished is not None:
-        doing = "works now" if found.busy else "is not finished: the same install continues it, another one removes it"
+        doing = "is running" if found.busy else "is unfinished: the same install resumes it, another one removes it"
         yield f"  install    of {found.unfinished.source}: {found.unfinished.state}; it {doing}"
     if found.in_use:
         yield f"  in use     {', '.join(found.in_use)}: removed once the application that has it open closes it"
@@ -85,25 +103,26 @@ def _status_lines(found: Status) -> Iterator[str]:
         yield f"  refused    {found.failure.at}: {found.failure.what} ({found.failure.code})"
 
 
-def _label(made: Generation) -> str:
-    return f"generation {made.number}: {made.name} version {made.version} ({made.recipe}, {made.bundle[:12]})"
+def _label(made: Generation, recipe: str | None) -> str:
+    what = ", ".join(filter(None, (recipe, made.bundle[:12])))
+    return f"generation {made.number}: {made.name} version {made.version} ({what})"
 
 
 @click.command()
-@ROOT
+@root()
 @click.option(
     "--to",
     "number",
     type=click.IntRange(1),
     metavar="N",
-    help="Go to generation N, older or newer, as `edgekit status` numbers them. Default: the one before.",
+    help="Switch to generation N, as `edgekit status` numbers them. Default: the previous one.",
 )
-@trust
+@trust()
 @as_json
 def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: bool) -> None:
     """Go back to the previous generation, or give up the one on trial.
 
-    With --to, go to another generation that is still here.
+    With --to, go to any generation that is still stored.
 
     \b
     edgekit rollback --root /var/lib/edgekit/camera
@@ -113,9 +132,9 @@ def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: b
     from edgekit_runtime.install import rollback as switch_back
 
     if number is not None:
-        print_switch(as_json, "activated", activate(root, number, trust=trust), "answers")
+        print_switch(as_json, "activated", activate(root, number, trust=trust), "is active")
     else:
-        print_switch(as_json, "rolled-back", switch_back(root, trust=trust), "answers again")
+        print_switch(as_json, "rolled-back", switch_back(root, trust=trust), "is active again")
 
 
 def print_switch(as_json: bool, event: str, made: Generation | None, does: str) -> None:
@@ -124,7 +143,7 @@ def print_switch(as_json: bool, event: str, made: Generation | None, does: str) 
         print_json({"event": event, "generation": made.as_json() if made else None})
         return
     if made is None:
-        click.echo("nothing answers: there was no generation before")
+        click.echo("nothing is active: there was no previous generation")
         return
     click.echo(f"generation {made.number} {does}: {made.name} version {made.version}")
     click.echo(made.signature_text)
@@ -132,29 +151,14 @@ def print_switch(as_json: bool, event: str, made: Generation | None, does: str) 
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE|URL", required=False)
-@click.option(
-    "--root",
-    type=PATH,
-    required=True,
-    metavar="DIR",
-    help="Where it is installed: an existing install root or a new directory.",
-)
-@trust
+@root(help="Where it is installed: an existing install root or a new directory.")
+@trust()
 @allow_unsigned
-@click.option(
-    "--profile",
-    shell_complete=completion.profiles,
-    metavar="NAME",
-    help="What this board is, from now on for this root. Default: what the root remembers, else what `edgekit "
+@profile(
+    help="This board's profile, remembered by this root. Default: the remembered one, else what `edgekit "
     "profiles detect` finds.",
 )
-@click.option(
-    "--trial",
-    type=click.Choice(["here", "app"]),
-    default="here",
-    show_default=True,
-    help="Who tries it out: this command, before anything answers with it, or the application, in use.",
-)
+@trial()
 @click.option("--commit", is_flag=True, help="Commit the generation on trial, instead of installing a BUNDLE.")
 @secret
 @as_json
@@ -163,8 +167,8 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
 
     It is fetched, verified, staged, self-tested, put on trial, and activated in one switch.
 
-    If anything fails, the active bundle stays active. A cut download resumes where it stopped, and an install that
-    was cut off is finished by the same command.
+    If anything fails, the active bundle stays active. Run the same command again to resume an interrupted download or
+    install.
 
     \b
     edgekit install net.ekb --root /var/lib/edgekit/camera --trust key.pub.pem
@@ -176,7 +180,7 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
 
         if idle := options_given("bundle", "profile", "allow_unsigned", "trial", "secret"):
             raise click.UsageError(f"--commit installs nothing: leave out {', '.join(idle)}.")
-        print_switch(as_json, "activated", activate(root, trust=options["trust"]), "answers")
+        print_switch(as_json, "activated", activate(root, trust=options["trust"]), "is active")
         return
     if bundle is None:
         raise click.UsageError("Missing argument 'BUNDLE|URL'.")
@@ -190,7 +194,6 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
 
     before = remembered_profile(root)
     with console_progress() as progress:
-        bar = _Bar(progress)
         asked = InstallOptions(
             trust=tuple(options["trust"]),
             profile=profile,
@@ -198,8 +201,8 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
             allow_unsigned=options["allow_unsigned"],
             trial=options["trial"],
             secret=options["secret"],
-            fetching=FetchOptions(progress=bar),
-            waiting=lambda: click.echo("another install works in this root; waiting for it", err=True),
+            fetching=FetchOptions(progress=_Bar(progress)),
+            waiting=lambda: click.echo("another install is running in this root; waiting", err=True),
         )
         if profile is None and before is not None:
             # An SD card moved to another board keeps its install root
@@ -215,36 +218,26 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
             active = "the active bundle stays active" if (root / "current").is_symlink() else "no bundle is active yet"
             click.echo(f"\n{active}; the same command continues where this one stopped", err=True)
             raise
-        bar.end()
-    if as_json:
-        print_json(_json(done))
-        return
-    for line in [*_lines(done, before, options["trust"]), *_key_lines(done, options["secret"])]:
-        click.echo(line)
+    print_result(_json(done), [*_lines(done, before, options["trust"]), *_key_lines(done, options["secret"])], as_json)
 
 
 class _Bar:
     """Progress of an install, in whole stages and megabytes."""
 
     def __init__(self, progress: Any) -> None:
-        self._progress, self._stage, self._last = progress, "", -1
+        self._progress, self._last = progress, -1
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         if stage != "fetch":
-            self.end()
             click.echo(f"{_STAGES[stage]} ...", err=True)
             return
         if total is None:
             return
-        self._stage = "fetch (MB)"
         whole, here = max(1, -(-total // 1_000_000)), done // 1_000_000
         here = whole if done == total else min(here, whole - 1)
         if here != self._last:
             self._last = here
-            self._progress(self._stage, here, whole)
-
-    def end(self) -> None:
-        self._stage = ""
+            self._progress("fetch (MB)", here, whole)
 
 
 _STAGES = {"verify": "verifying", "selftest": "self-test", "trial": "trial"}
@@ -254,13 +247,24 @@ def board_of(profile: str | None, *, quiet: bool = False) -> BoardIdentity:
     """The given or the detected profile; a note on stderr if there is none, unless quiet."""
     from edgekit_runtime.install import BoardIdentity
 
-    if profile is not None:
-        return BoardIdentity((profile,))
-    name, why = _detected()
-    if name is None and not quiet:
-        unknown = f"this board is not known ({why}); the bundle's architecture alone is compared."
-        click.echo(f"{unknown} Name it with --profile", err=True)
-    return BoardIdentity() if name is None else BoardIdentity((name,))
+    name, why = (profile, "") if profile is not None else _detected()
+    if name is None:
+        if not quiet:
+            unknown = f"unknown board ({why}); only the bundle's architecture is checked."
+            click.echo(f"{unknown} Name it with --profile", err=True)
+        return BoardIdentity()
+    return BoardIdentity((name, *_hosts_like(name)))
+
+
+def _hosts_like(name: str) -> list[str]:
+    """Profiles of hosts that a machine may be which shows nothing but its architecture."""
+    from edgekit_profiles import open_catalogue
+
+    catalogue = open_catalogue(())
+    every = {one.name: one for one in map(catalogue.load, catalogue.boards())}
+    if name not in every or every[name].kind != "generic":
+        return []
+    return [one.name for one in every.values() if one.kind == "host" and one.arch == every[name].arch]
 
 
 def with_profile_hint(error: EdgekitError, profile: str | None) -> EdgekitError:
@@ -333,7 +337,7 @@ def _key_lines(done: InstallResult, given: str | None) -> list[str]:
 def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> list[str]:
     """before: the profile that the root remembered. trust: of --trust."""
     from edgekit_runtime.install import Root
-    from edgekit_runtime.install.reading import in_words
+    from edgekit_runtime.install.root_objects import in_words
     from edgekit_runtime.system.errors import EdgekitError
 
     made = done.generation
@@ -348,7 +352,7 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
         lines.append(f"{'board':<10} {done.profile}, which this root remembers{was}")
     lines.append(made.signature_text)
     if done.already:
-        return [*lines, f"generation {made.number} already answers: {named}"]
+        return [*lines, f"generation {made.number} is already active: {named}"]
     if done.selftest is not None:
         lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.text}")
     if done.trial is not None:
@@ -362,30 +366,22 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
         ]
     else:
         again = " again; its file was damaged or lost, and was put back" if done.repaired else ""
-        lines.append(f"generation {made.number} answers{again}: {named}")
+        lines.append(f"generation {made.number} is active{again}: {named}")
     return lines
 
 
 @click.command()
-@click.option("--root", type=PATH, required=True, metavar="DIR", help="The install root that it keeps up to date.")
-@click.option("--broker", required=True, metavar="URL", help="mqtt://host:1883 or mqtts://user:password@host:8883.")
-@click.option("--device", required=True, metavar="ID", help="This board's id, the same as in its telemetry.")
-@trust
+@root(help="The install root to keep up to date.")
+@broker(required=True, help="The fleet's MQTT broker: mqtts://user:password@host:8883, or file:PATH with the URL.")
+@device(required=True, help="This board's id, the same as in its telemetry.")
+@trust()
 @secret
-@click.option(
-    "--profile", shell_complete=completion.profiles, metavar="NAME", help="What this board is, as for `install`."
-)
-@click.option(
-    "--trial",
-    type=click.Choice(["here", "app"]),
-    default="here",
-    show_default=True,
-    help="Who tries a bundle out: the agent, before the application opens it, or the application, in use.",
-)
-@click.option("--then", metavar="COMMAND", help="Run after each switch: 'systemctl restart camera'. No shell reads it.")
+@profile(help="This board's profile, as for `install`.")
+@trial()
+@click.option("--then", metavar="COMMAND", help="Run after each switch, without a shell: 'systemctl restart camera'.")
 @click.option(
     "--spread", type=click.FloatRange(0, 86400), default=60.0, show_default=True, metavar="SECONDS",
-    help="Wait a random part of it before a download, so that a fleet does not fetch at once.",
+    help="Delay each download by a random part of it, to spread a fleet's load.",
 )  # fmt: skip
 @as_json
 def agent(
@@ -393,15 +389,14 @@ def agent(
 ) -> int:
     """Install what the fleet server orders, and report how it went, until Ctrl-C.
 
-    Every bundle must be signed as this root or machine asks: an order alone installs nothing.
+    Every bundle must be signed as this root or machine requires: an order alone installs nothing.
 
     \b
     edgekit agent --root /var/lib/edgekit/camera --broker mqtts://porch-1:secret@broker:8883 --device porch-1
     """
     import logging
-    import signal
-    import threading
 
+    from edgekit.cli.progress import until_signalled
     from edgekit_runtime.install import InstallOptions
     from edgekit_runtime.install.agent import Agent, AgentOptions
     from edgekit_runtime.system.errors import TelemetryError, WindowError
@@ -419,20 +414,10 @@ def agent(
     except WindowError as error:
         raise TelemetryError(error.what, do="Pass something like --device porch-1") from error
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    stop = threading.Event()
-
-    def end(*_: object) -> None:
-        stop.set()
-        running.link.wake()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with until_signalled(running.link.wake) as stop:
         if as_json:
             print_json({"device": device, "root": str(root), "broker": str(running.link.broker)})
         else:
             click.echo(f"agent of {device}: {root} follows {running.link.broker}   (Ctrl-C ends it)")
         running.run(stop)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return 0

@@ -1,49 +1,111 @@
-"""edgekit keys: keys and secrets, the trusted keys, and signing."""
+"""edgekit keys: make keys, decide which are trusted, sign.
+
+Rules:
+- each change of root.json is its next version, signed by the keys of --sign, else by the user's own that may sign it;
+- the keys that sign the first version sign all later ones: a user with several keys must choose with --sign.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import options as completion
-from edgekit.cli.key_roots import (
+from edgekit.cli.options import COMPLETE, PATH, as_json, options_given, options_of, output, print_json, shared
+from edgekit.cli.signing import (
+    DAY_S,
+    RootEditor,
     folder,
     folder_of,
-    key_json,
-    passphrase,
-    passphrase_file,
-    print_keys,
+    new_passphrase,
     print_store,
     print_written,
-    renew,
-    revoke,
-    rotate,
-    sign,
-    signer,
     signing_of,
     store_json,
-    trust,
     warn_open,
 )
-from edgekit.cli.options import PATH, as_json, print_json
+from edgekit.packaging.bundle_options import SigningOptions
+
+if TYPE_CHECKING:
+    from edgekit.packaging.key_folder import KeyEntry
+    from edgekit.packaging.roots import RoleName
+
+_DAYS = click.IntRange(1, 3650)
+_SIGNATURES = click.IntRange(1, 64)
+_SIGNING = options_of(SigningOptions)
+
+_root_json = shared(
+    "--root-json",
+    "root",
+    type=PATH,
+    metavar="FILE",
+    help="The root.json to change. Default: your own, edgekit/trust/root.json in ~/.config.",
+)
+_days = click.option(
+    "--days", type=_DAYS, default=365, show_default=True, metavar="N",
+    help="How long the new root.json admits new bundles; what a board has accepted stays active.",
+)  # fmt: skip
+
+_threshold = shared("--threshold", type=_SIGNATURES, metavar="K")
 
 
-@click.command()
-@click.argument("name")
-@folder
-@as_json
-def secret(name: str, folder: Path | None, as_json: bool) -> None:
-    """Make NAME.secret, a key to encrypt bundles with.
-
-    Boards that run these bundles need the same file.
-
-    With it anyone can read those bundles, and without it no one can, you included: keep a copy where it is safe.
+@click.group()
+def keys() -> None:
+    """Signing keys, and the keys that a machine trusts.
 
     \b
-    edgekit keys secret camera
+    edgekit keys new alice                        make a key pair
+    edgekit keys trust alice                      root.json: bundles must be signed by alice
+    edgekit build ... --sign alice                sign what you build
+    edgekit keys update root.json                 on a board: trust the keys of this root.json
     """
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--secret", is_flag=True, help="Make NAME.secret instead, a key that encrypts bundles.")
+@click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase, without which the key cannot be used.")
+@options_of(SigningOptions, "passphrase_file")
+@folder
+@as_json
+def new(
+    name: str, secret: bool, ask: bool, passphrase_file: Path | None, folder: Path | None, as_json: bool
+) -> None:  # fmt: skip
+    """Make the Ed25519 key pair NAME.
+
+    NAME.pem signs and stays with you; NAME.pub.pem is for everyone who should trust it.
+
+    With --secret, make a key to encrypt bundles with. The boards that run them need the same file. Anyone who has it
+    can read those bundles, and without it no one can, you included: keep a backup in a safe place.
+
+    \b
+    edgekit keys new alice
+    edgekit keys new camera --secret
+    """
+    if secret:
+        if ask or passphrase_file:
+            raise click.UsageError("A secret has no passphrase: leave out --passphrase and --passphrase-file.")
+        _new_secret(name, folder, as_json)
+        return
+    given = new_passphrase(passphrase_file, f"passphrase for {name}") if ask or passphrase_file else None
+    if ask and given is None:
+        raise click.UsageError("--passphrase needs a terminal: use --passphrase-file or $EDGEKIT_PASSPHRASE.")
+    made = folder_of(folder).create(name, given)
+    if as_json:
+        print_json(_key_json(made))
+        return
+    state = "needs its passphrase to sign" if made.encrypted else "has no passphrase: anyone with a copy can sign"
+    click.echo(f"key '{name}' {made.keyid[:8]}")
+    click.echo(f"  private  {made.private}   {state}")
+    click.echo(f"  public   {made.public}   for everyone who should trust it")
+    key, trusted = (name, name) if folder is None else (made.private, made.public)
+    click.echo(f"next: edgekit keys trust {trusted}; then edgekit build ... --sign {key}")
+
+
+def _new_secret(name: str, folder: Path | None, as_json: bool) -> None:
     from edgekit.packaging.key_folder import create_secret
 
     made = create_secret(folder_of(folder), name)
@@ -51,117 +113,19 @@ def secret(name: str, folder: Path | None, as_json: bool) -> None:
         print_json({"name": made.name, "id": made.id, "file": str(made.path)})
         return
     click.echo(f"secret '{name}' {made.id:.12}")
-    click.echo(f"  file     {made.path}   anyone with it can read the bundles; keep a copy")
+    click.echo(f"  file     {made.path}   anyone with it can read the bundles; keep a backup")
     click.echo(f"next: edgekit build ... --encrypt {made.path}")
     click.echo("      on each board: the same file as /etc/edgekit/secret or ~/.config/edgekit/secret, mode 0600")
 
 
-@click.command()
-@click.argument("bundle", type=PATH)
-@click.option(
-    "--sign",
-    shell_complete=completion.keys,
-    required=True,
-    metavar="KEY",
-    help="The PEM file of a P-256, P-384 or P-521 key, or its name where it lies among the others; edgekit's own "
-    "keys are of another kind, which that format does not know.",
-)
-@signer
-@passphrase_file
-@folder
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Default: BUNDLE.sig.")
-@as_json
-def openssf(
-    bundle: Path, sign: str, signer: str | None, passphrase_file: Path | None, folder: Path | None,
-    output: Path | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Sign BUNDLE in the format of OpenSSF Model Signing.
-
-    Writes the signature beside it, and the public key to verify it with.
-
-    \b
-    openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out release.pem
-    edgekit keys openssf net.ekb --sign release.pem
-
-    A board asks for the signatures in the bundle itself (`edgekit keys sign`); this one is for registries and archives.
-    """
-    from edgekit.packaging.openssf import model_signature, open_elliptic
-    from edgekit.packaging.writer import write_whole
-    from edgekit_runtime.bundle.reader import read_bundle
-
-    by = open_elliptic(sign, signing_of((sign,), signer, passphrase_file), folder_of(folder))
-    read_bundle(bundle)  # what is damaged is not signed
-    beside = output or bundle.with_name(f"{bundle.name}.sig")
-    key = beside.with_name(f"{Path(sign).name.removesuffix('.pem').removesuffix('.pub')}.openssf.pub.pem")
-    write_whole(beside, model_signature(bundle.name, bundle.read_bytes(), by).encode(), "the signature")
-    write_whole(key, by.public_pem, "the public key")
-    if as_json:
-        print_json({"signature": str(beside), "public": str(key)})
-        return
-    click.echo(f"{beside}: {bundle.name}")
-    click.echo(
-        f"check it with: model_signing verify key {bundle.absolute().parent} --signature {beside} --public_key {key} "
-        "--ignore_unsigned_files"
-    )
-
-
-@click.group()
-def keys() -> None:
-    """Keys, and which of them a machine trusts.
-
-    \b
-    edgekit keys new alice                        a key pair of your own
-    edgekit keys trust alice                      root.json: bundles must be signed by alice
-    edgekit build ... --sign alice                sign what you build
-    edgekit keys update root.json                 on a board: trust what this root.json says
-    """
-
-
-for _command in (trust, rotate, revoke, renew, openssf, secret):
-    keys.add_command(_command)
-
-
-@keys.command()
-@click.argument("name")
-@click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase, without which the key cannot be used.")
-@passphrase_file
-@folder
-@as_json
-def new(name: str, ask: bool, passphrase_file: Path | None, folder: Path | None, as_json: bool) -> None:
-    """Make the Ed25519 key pair NAME.
-
-    NAME.pem signs and stays with you, NAME.pub.pem is for those who trust it.
-
-    \b
-    edgekit keys new alice
-    """
-    secret = passphrase(passphrase_file, f"passphrase for {name}", twice=True) if ask or passphrase_file else None
-    if ask and secret is None:
-        raise click.UsageError(
-            "--passphrase asks on a terminal, and there is none: use --passphrase-file or $EDGEKIT_PASSPHRASE."
-        )
-    made = folder_of(folder).create(name, secret)
-    if as_json:
-        print_json(key_json(made))
-        return
-    state = "needs its passphrase to sign" if made.encrypted else "has no passphrase: who copies it can sign"
-    click.echo(f"key '{name}' {made.keyid[:8]}")
-    click.echo(f"  private  {made.private}   {state}")
-    click.echo(f"  public   {made.public}   for those who should trust it")
-    key, trusted = (name, name) if folder is None else (made.private, made.public)
-    click.echo(f"next: edgekit keys trust {trusted}; then edgekit build ... --sign {key}")
-
-
 @keys.command("list")
 @folder
-@click.option(
-    "--root-json", "root", type=PATH, metavar="FILE", help="Show this root.json. Default: the one this machine trusts."
-)
+@_root_json(help="Show this root.json. Default: the one this machine trusts.")
 @as_json
 def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     """List your keys, and the keys that this machine trusts.
 
-    Exits 1 if other users of this machine can read a private key, or if the trusted keys cannot be read.
+    Exits 1 if other users can read a private key, or if the trusted keys cannot be read.
 
     \b
     edgekit keys list
@@ -182,17 +146,20 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
         print_json(
             {
                 "folder": str(own.path),
-                "keys": [key_json(e) for e in entries],
+                "keys": [_key_json(e) for e in entries],
                 "secrets": [{"name": one.name, "id": one.id or None, "file": str(one.path)} for one in secrets],
                 "trust": store_json(store),
                 **({"error": unreadable.as_json()} if unreadable is not None else {}),
             }
         )
     else:
-        print_keys(own, entries)
+        click.echo(f"keys in {own.path}" + ("" if entries else "\n  none: edgekit keys new NAME makes one"))
+        width = max(map(len, [*(one.name for one in entries), *(one.name for one in secrets)]), default=0)
+        for entry in entries:
+            state = "passphrase" if entry.encrypted else "no passphrase" if entry.private else "public half only"
+            click.echo(f"  {entry.name:<{width}}  {entry.keyid[:16]}  {state}")
         if secrets:
             click.echo("secrets, which encrypt bundles")
-        width = max((len(one.name) for one in secrets), default=0)
         for one in secrets:
             click.echo(f"  {one.name:<{width}}  {one.id[:16] or one.trouble}")
         if unreadable is None:
@@ -206,49 +173,163 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
+def _authoring(command: Any) -> Any:
+    """The options of every command that writes a version of root.json."""
+    return _root_json()(_days(_SIGNING(folder(as_json(command)))))
+
+
+@keys.command()
+@click.argument("names", nargs=-1, metavar="[KEY]...", shell_complete=COMPLETE["keys"])
+@click.option("--role", type=click.Choice(["bundle", "root"]), default="bundle", show_default=True,
+              help="What their signatures are for: bundles, or the next versions of root.json.")  # fmt: skip
+@_threshold(help="How many keys of that role must sign. Default: 1, or unchanged.")
+@click.option("--root-threshold", type=_SIGNATURES, metavar="K",
+              help="First version only: how many keys of --sign must sign the next one.")  # fmt: skip
+@click.option("--name", metavar="NAME", help="The key's name in root.json. Default: its file's.")
+@click.option(
+    "--key-days", type=_DAYS, metavar="N", help="Accept new bundles of these keys for N days. Default: as --days."
+)
+@click.option(
+    "--replace", "old", metavar="OLD", shell_complete=COMPLETE["keys"], help="Replace the key OLD by KEY in its roles."
+)
+@click.option("--grace-days", type=click.IntRange(0, 3650), default=90, show_default=True, metavar="N",
+              help="With --replace: how long new bundles signed by OLD are still accepted.")  # fmt: skip
+@click.option("--renew", is_flag=True, help="Extend the date of root.json; its keys stay the same.")
+@_authoring
+def trust(
+    names: tuple[str, ...], role: RoleName, name: str | None, key_days: int | None, old: str | None, grace_days: int,
+    renew: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
+    """Trust each KEY to sign bundles, in the next root.json.
+
+    KEY is a name or a public PEM file.
+
+    The keys of --sign sign version 1 and all later ones: they decide which keys boards trust. Without --sign that is
+    your own key among KEY; if several are yours, choose. If more keys must sign a version, it stays next to root.json
+    until `edgekit keys sign` has added the others.
+
+    With --replace, what OLD has signed stays valid. For a stolen key use `edgekit keys revoke`.
+
+    \b
+    edgekit keys trust alice                                             one person
+    edgekit keys trust ci alice --root-threshold 2 --sign alice --sign bob    two of you change it, either signs bundles
+    edgekit keys trust bob.pub.pem --threshold 2                         from now on two keys sign every bundle
+    edgekit keys trust alice-2027 --replace alice                        rotate a key
+    edgekit keys trust --renew                                           the same keys for another year
+    """
+    from edgekit.packaging.roots import Member, first_root, rotate, with_keys
+    from edgekit.packaging.roots import renew as renewed
+
+    if bool(names) == renew:
+        raise click.UsageError("Name a KEY, or pass --renew, and not both.")
+    if (name or old) and len(names) != 1:
+        raise click.UsageError(f"{'--name' if name else '--replace'} goes with one KEY.")
+    if old is None and options_given("grace_days"):
+        raise click.UsageError("--grace-days goes with --replace.")
+    kept = ("role", "threshold", "root_threshold", *["key_days"] * renew) if renew or old else ()
+    if idle := options_given(*kept):
+        raise click.UsageError(
+            f"Leave out {', '.join(idle)}: {'--renew' if renew else '--replace'} changes none of it."
+        )
+    own, now = folder_of(options["folder"]), time.time()
+    threshold, root_threshold = options.pop("threshold"), options.pop("root_threshold")
+    public = [own.public(each) for each in names]
+    until = now + key_days * DAY_S if key_days else None
+    members = [Member(name or entry.name, entry.raw, until) for entry in public]
+    editor = RootEditor(options)
+    if renew:
+        return editor.write(renewed(editor.existing(), editor.dates), as_json)
+    if old is not None:
+        signed = rotate(
+            editor.existing(), editor.keyid_of(old), members[0], editor.dates, until_s=now + grace_days * DAY_S
+        )
+        return editor.write(signed, as_json)
+    if editor.signed is None:
+        if role == "root":
+            raise click.UsageError("The first version says who signs bundles; the keys of --sign have the role root.")
+        signers = editor.first_signers(public)
+        heads = [Member(editor.name_of(one, members), one.public) for one in signers]
+        signed = first_root(heads, members, editor.dates, root_threshold=root_threshold or 1, threshold=threshold or 1)
+        return editor.write(signed, as_json, signers)
+    if root_threshold is not None:
+        raise click.UsageError("--root-threshold is for the first version; later: --role root --threshold K.")
+    return editor.write(with_keys(editor.signed, members, role, editor.dates, threshold), as_json)
+
+
+@keys.command()
+@click.argument("key", shell_complete=COMPLETE["keys"])
+@click.option("--why", default="", metavar="TEXT", help="Shown wherever one of its signatures is refused.")
+@_threshold(help="How many keys must sign a bundle from now on.")
+@_authoring
+def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: Any) -> int:
+    """Remove KEY from root.json for good.
+
+    None of its signatures is accepted any more, old ones included.
+
+    KEY is a name or the first digits of a keyid. A board refuses it once it has the new version (`edgekit keys
+    update`), even for the bundle that is active there.
+
+    \b
+    edgekit keys revoke alice --why "laptop stolen" --sign bob
+    """
+    from edgekit.packaging.roots import revoke
+
+    editor = RootEditor(options)
+    return editor.write(revoke(editor.existing(), editor.keyid_of(key), why, editor.dates, threshold), as_json)
+
+
 @keys.command("sign")
 @click.argument("file", type=PATH)
-@sign
-@signer
-@passphrase_file
+@_SIGNING
+@click.option(
+    "--openssf",
+    is_flag=True,
+    help="Write a signature of OpenSSF Model Signing next to the bundle. KEY is then a private key on P-256, P-384 or "
+    "P-521.",
+)
 @folder
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the signed bundle there. Default: FILE itself.")
+@output("FILE", "Write the signed bundle there. Default: FILE itself; with --openssf, FILE.sig.")
 @as_json
 def sign_(
-    file: Path, sign: tuple[str, ...], signer: str | None, passphrase_file: Path | None, folder: Path | None,
-    output: Path | None, as_json: bool,
+    file: Path, sign: tuple[str, ...], openssf: bool, signer: str | None, passphrase_file: Path | None,
+    folder: Path | None, output: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Add signatures to FILE, a bundle or a root.json.
 
-    Its other signatures stay.
+    Its other signatures stay. With --openssf, write the signature that registries and archives ask for, and the public
+    key to verify it with. Boards only read the signatures in the bundle.
 
     \b
     edgekit keys sign net-raspberry-pi-4.ekb --sign bob
     edgekit keys sign root-4.json --sign bob
+    edgekit keys sign net-raspberry-pi-4.ekb --sign release.pem --openssf
     """
     from edgekit.packaging.roots import add_signatures, is_root
-    from edgekit.packaging.signers import endorse, open_signers
+    from edgekit.packaging.signers import endorse, open_signers, sign_openssf
 
     if not sign:
         raise click.UsageError("Name who signs: --sign KEY.")
-    own = folder_of(folder)
+    own, signing = folder_of(folder), signing_of(sign, signer, passphrase_file)
+    if openssf:
+        if len(sign) != 1 or signer is not None:
+            raise click.UsageError(
+                "--openssf signs with one private key; for a token run: model_signing sign pkcs11-key"
+            )
+        signature, public = sign_openssf(file, signing, own, output)
+        if as_json:
+            print_json({"signature": str(signature), "public": str(public)})
+            return 0
+        click.echo(f"{signature}: {file.name}")
+        click.echo(f"verify with: model_signing verify key {file} --signature {signature} --public_key {public}")
+        return 0
     if is_root(file):
         if output is not None:
             raise click.UsageError("-o is for bundles; a version of root.json keeps its name.")
-        return print_written(
-            add_signatures(file, open_signers(signing_of(sign, signer, passphrase_file), own)), as_json
-        )
-    signers = open_signers(signing_of(sign, signer, passphrase_file), own)
-    done = endorse(file, signers, output)
+        return print_written(add_signatures(file, open_signers(signing, own)), as_json)
+    done = endorse(file, open_signers(signing, own), output)
     if as_json:
-        print_json(
-            {
-                "bundle": str(done.path),
-                "digest": done.digest,
-                "added": list(done.added),
-                "signed_by": list(done.signed_by),
-            }
-        )
+        keyids = {"added": list(done.added), "signed_by": list(done.signed_by)}
+        print_json({"bundle": str(done.path), "digest": done.digest, **keyids})
         return 0
     what = f"{done.manifest.name} version {done.manifest.version} for {done.manifest.target.profile}"
     added = [(own.of(keyid), keyid) for keyid in done.added]
@@ -269,14 +350,14 @@ def sign_(
 @click.option(
     "--expect",
     metavar="SHA256",
-    help="Of the first one: the fingerprint it must have, as `edgekit keys list` shows it.",
+    help="The fingerprint that the first one must have, as `edgekit keys list` shows it.",
 )
 @as_json
 def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json: bool) -> None:
     """Trust the keys of ROOT.json on this machine.
 
-    The first one is taken on your word: compare its fingerprint with its author's. Every later one must be the next
-    version, signed by the one in force; bring all that came in between.
+    The first one is accepted as it is: compare its fingerprint with its author's. Each later one must be the next
+    version, signed by the one in force; pass all that came in between.
 
     \b
     edgekit keys update root.json
@@ -293,8 +374,19 @@ def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json
         print_json({"root": str(taken.path), "before": taken.before, "trust": store_json(taken.store)})
         return
     if taken.before == taken.store.version:
-        click.echo(f"{taken.path}: version {taken.before} was in force already")
+        click.echo(f"{taken.path}: version {taken.before} is already in force")
         return
-    after = f"follows version {taken.before}" if taken.before else "is the first here, taken on your word"
+    after = f"follows version {taken.before}" if taken.before else "is the first one here: compare its fingerprint"
     click.echo(f"{taken.path}: version {taken.store.version} {after}")
     print_store(taken.store)
+
+
+def _key_json(entry: KeyEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "keyid": entry.keyid,
+        "public": str(entry.public),
+        "private": str(entry.private) if entry.private else None,
+        "passphrase": entry.encrypted,
+        "open_to_others": entry.open_to_others,
+    }

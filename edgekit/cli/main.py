@@ -34,15 +34,22 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "Build": (
         "edgekit build net.keras --profile raspberry-pi-4 --calibration photos/",
         {
+            "try": (
+                "edgekit.cli.try_model:try_model",
+                "A first look at a model: guess its contract, build, compare.",
+            ),
             "build": ("edgekit.cli.build:build", "Convert, compare and pack a model for each board."),
-            "compress": ("edgekit.cli.compress:compress", "Train a model a little more, so that INT8 costs it less."),
-            "contract": ("edgekit.cli.compress:contract", "Draft the file that says what a model's numbers mean."),
+            "compress": ("edgekit.cli.compress:compress", "Train a model further, so that INT8 costs it less."),
+            "contract": (
+                "edgekit.cli.compress:contract",
+                "Draft the contract file: what a model's inputs and outputs mean.",
+            ),
             "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
             "check": ("edgekit.cli.verify:check", "Predict whether a bundle loads on a board, and agrees there."),
             "estimate": ("edgekit.cli.estimate:estimate", "Predict the latency on a board."),
-            "export": ("edgekit.cli.deploy:export", "Plain files out of a bundle, which run without edgekit."),
+            "export": ("edgekit.cli.deploy:export", "Write a bundle as plain files that run without edgekit."),
             "profiles": ("edgekit.cli.profiles:profiles", "The known boards, and your own."),
-            "demo": ("edgekit.cli.demo:demo", "The main job on real input, each command printed before it runs."),
+            "demo": ("edgekit.cli.demo:demo", "Run the main job on real input, printing each command."),
         },
     ),
     "Ask": (
@@ -56,11 +63,11 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "Board": (
         "edgekit install net.ekb --root /var/lib/edgekit/camera",
         {
-            "deploy": ("edgekit.cli.deploy:deploy", "Bring a bundle to a board: over SSH, as a folder or a .deb."),
+            "deploy": ("edgekit.cli.deploy:deploy", "Ship a bundle to a board: over SSH, as a folder or a .deb."),
             "install": ("edgekit.cli.install:install", "Verify a bundle, test it, activate it; --commit ends a trial."),
             "status": ("edgekit.cli.install:status", "Show the active version and the last install."),
             "rollback": ("edgekit.cli.install:rollback", "Go back to the previous version, or to another one."),
-            "agent": ("edgekit.cli.install:agent", "Follow the fleet's roll-outs: install what is ordered, report it."),
+            "agent": ("edgekit.cli.install:agent", "Install what the fleet server orders, and report it."),
         },
     ),
     "Trust and fleet": (
@@ -68,27 +75,15 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "keys": ("edgekit.cli.keys:keys", "Signing keys, and the keys that this machine trusts."),
             "verify": ("edgekit.cli.verify:verify", "Check a bundle or an install root; --replay loads it, too."),
-            "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
-            "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
+            "host": ("edgekit.cli.host:host", "Answer requests that a device would answer too late."),
+            "fleet": ("edgekit.cli.fleet:fleet", "Collect what every board reports, and show it."),
         },
     ),
 }
 """Group of `--help` -> (an example, command -> (module:attribute, one line))."""
 COMMANDS = {name: row for _, rows in GROUPS.values() for name, row in rows.items()}
 
-
-SUCCESSORS = {
-    "activate": "rollback --to N, or edgekit install --commit",
-    "explain": "doctor CODE",
-    "gc": "status",
-    "package": "deploy BUNDLE -o DIR",
-    "push": "deploy BUNDLE USER@HOST",
-    "selftest": "verify --replay",
-    "warm": "run --fill-cache FILE",
-}
-"""Command of an earlier version -> what does its job now."""
-
-WORKSTATION = frozenset({"build", "compress", "contract", "check", "estimate", "deploy", "fleet", "demo"})
+WORKSTATION = frozenset({"try", "build", "compress", "contract", "check", "estimate", "deploy", "fleet", "demo"})
 """Commands that need WORKSTATION_PYTHON; a board's commands run on every Python that edgekit installs on."""
 WORKSTATION_PYTHON = (3, 11)
 
@@ -140,9 +135,7 @@ class _Commands(click.Group):
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=2)
             hint = f" Did you mean {' or '.join(near)}?" if near else f" Commands: {', '.join(COMMANDS)}."
-            if args[0] in SUCCESSORS:
-                hint = f" Use edgekit {SUCCESSORS[args[0]]}."
-            ctx.fail(f"There is no command '{args[0]}'.{hint}")
+            ctx.fail(f"Unknown command '{args[0]}'.{hint}")
         if args and not {"--help", "-h"} & set(args):
             check_python(args[0], sys.version_info[:2])
         return super().resolve_command(ctx, args)
@@ -192,9 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if code:
             from edgekit.packaging.output_errors import OutputError, error_line
 
-            why = f"the result cannot be printed: {error.strerror or error}"
+            why = f"cannot write the result: {error.strerror or error}"
             with contextlib.suppress(OSError):
-                click.echo(error_line(OutputError(why, do="Make room, or print it elsewhere")), err=True)
+                click.echo(error_line(OutputError(why, do="Free some space, or write it elsewhere")), err=True)
     sys.exit(code)
 
 
@@ -232,7 +225,7 @@ def _execute(arguments: list[str]) -> int:
         print_traceback(error)
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         what = f"{type(error).__name__}: {first}".removesuffix(": ")  # the rest is on stderr, in the traceback
-        do = "This is a fault of edgekit's own: report it with the traceback on stderr"
+        do = "This is a bug in edgekit: report it with the traceback on stderr"
         error_json = {"code": "internal", "what": what, "where": "", "do": do}
         _report(as_json, f"error: {what}. {do} [internal]", error_json)
         return 1
@@ -246,7 +239,7 @@ def _run(arguments: list[str]) -> object:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        raise click.UsageError(f"{Path(str(error.filename)).name:.40}...: a name too long for a file here") from error
+        raise click.UsageError(f"{Path(str(error.filename)).name:.40}...: the file name is too long") from error
 
 
 def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> EdgekitError | None:
@@ -258,7 +251,7 @@ def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> Edge
     if error is None:
         return None
     amount = re.search(r"allocate ([\d.]+?)\.? (\w+)", str(error))  # numpy names it: "112. GiB"
-    what = f"there is not enough memory: {amount[1]} {amount[2]} at once" if amount else "there is not enough memory"
+    what = f"out of memory: {amount[1]} {amount[2]} requested" if amount else "out of memory"
     build = "build" in arguments[:1]
     less = "Use smaller inputs (--shape), fewer at once (--jobs 1)," if build else "Use smaller inputs,"
     return MemoryExceeded(what, do=f"{less} or a machine with more memory")

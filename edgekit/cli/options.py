@@ -1,8 +1,10 @@
-"""Options and shell completions that several commands share, and how a result is printed.
+"""Options of requests and of several commands, completions, and how results are printed.
 
-    @click.option("--profile", shell_complete=completion.profiles)
+    @options_of(BuildRequest)
+    @profile(help="The board. Default: the bundle's own.")
 
 Rules:
+- an option is declared once, here or as a field of a request; a command may change its help and metavar;
 - text from a bundle, a model or a folder is printed by `say`, which escapes control and bidirectional characters;
 - whether a file can be written is checked before the work whose result goes there;
 - --secret and --encrypt name the place of a key; the key itself is refused as an argument;
@@ -11,76 +13,72 @@ Rules:
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
+import typing
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit_converters.recipe.option import BUDGET_MS, OUTPUT, PROFILE, PROFILE_PATH, OptionField, options_in
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.policy.budget import PRESETS_MS
+from edgekit_runtime.system.strict_json import finite_json
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
+    from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.policy.budget import Use
 
-METRICS = ("top1", "top5", "f1", "map", "map50", "mae", "miou", "pixel-accuracy")
+Decorator = Callable[[Any], Any]
+"""Adds an option to a command."""
 _Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _completing(names: Callable[[click.Context], Iterable[str]]) -> _Complete:
+def _completing(names: Callable[[click.Context], Iterable[str]] | str) -> _Complete:
+    """names: all of them, or where they are: module:attribute, a function or a collection."""
+
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         from edgekit_runtime.system.errors import EdgekitError
 
         try:
-            return [name for name in names(context) if name.startswith(incomplete)]
+            if isinstance(names, str):
+                module, attribute = names.split(":")
+                found = getattr(importlib.import_module(module), attribute)
+                listed = found() if callable(found) else found
+            else:
+                listed = names(context)
+            return [name for name in listed if name.startswith(incomplete)]
         except (EdgekitError, OSError, ImportError):
             return []
 
     return complete
 
 
-@_completing
-def profiles(context: click.Context) -> Iterable[str]:
-    from edgekit_profiles import open_catalogue
-
-    return open_catalogue(context.params.get("profile_paths") or ()).names()
+def _profiles(context: click.Context) -> Iterable[str]:
+    return catalogue_of(context.params.get("profile_paths") or ()).names()
 
 
-@_completing
-def recipes(_context: click.Context) -> Iterable[str]:
-    from edgekit_converters.recipe.artifact import RECIPES
-
-    return RECIPES
-
-
-@_completing
-def metrics(_context: click.Context) -> Iterable[str]:
-    return METRICS
-
-
-@_completing
-def engines(_context: click.Context) -> Iterable[str]:
-    from edgekit_runtime.engines.registry import ENGINES
-
-    return ENGINES
-
-
-@_completing
-def codes(_context: click.Context) -> Iterable[str]:
-    from edgekit.boards.catalogue import entries
-
-    return entries()
-
-
-@_completing
-def keys(context: click.Context) -> Iterable[str]:
+def _keys(context: click.Context) -> Iterable[str]:
     from edgekit.packaging.key_folder import KeyFolder, default_folder
 
     return [entry.name for entry in KeyFolder(context.params.get("folder") or default_folder()).entries()]
+
+
+COMPLETE: dict[str, _Complete] = {
+    "profiles": _completing(_profiles),
+    "recipes": _completing("edgekit_converters.recipe.artifact:RECIPES"),
+    "metrics": _completing("edgekit.building.build_request:METRICS"),
+    "engines": _completing("edgekit_runtime.engines.registry:ENGINES"),
+    "codes": _completing("edgekit.boards.catalogue:entries"),
+    "keys": _completing(_keys),
+}
+"""What a shell completes, by what is named."""
 
 
 class _NonEmptyPath(click.Path):
@@ -94,46 +92,6 @@ class _NonEmptyPath(click.Path):
 
 PATH = BUNDLE = _NonEmptyPath(path_type=Path)
 
-ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout.")
-trust = click.option(
-    "--trust",
-    type=PATH,
-    multiple=True,
-    metavar="FILE",
-    help="A root.json, or a public key (PEM; repeatable), by which the bundle must be signed. Default: what this "
-    "machine trusts, as `edgekit keys list` shows it.",
-)
-
-allow_unsigned = click.option(
-    "--allow-unsigned",
-    is_flag=True,
-    help="Accept a bundle that no trusted key has signed: unsigned, signed by unknown or too few keys, or on a machine "
-    "without trusted keys; every report then says so.",
-)
-
-profile_path = click.option(
-    "--profile-path",
-    "profile_paths",
-    type=PATH,
-    multiple=True,
-    metavar="DIR",
-    help="A folder with profiles of your own, NAME.toml each; repeatable. EDGEKIT_PROFILE_PATH may name folders, too.",
-)
-
-
-def catalogue_of(paths: Sequence[Path]) -> Catalogue:
-    """All profiles, with those of the --profile-path folders. Raises ProfileError."""
-    from edgekit_profiles import open_catalogue
-
-    return open_catalogue(paths)
-
-
-def load_profile(name: str, paths: Sequence[Path]) -> Profile:
-    """The profile of --profile and --profile-path. Raises UnknownProfileError and ProfileError."""
-    return catalogue_of(paths).load(name)
-
 
 class FiniteRange(click.FloatRange):
     """A FloatRange without "nan", which is neither below nor above any bound."""
@@ -141,53 +99,8 @@ class FiniteRange(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
-
-
-budget_ms = click.option(
-    "--budget-ms", type=FiniteRange(min=0, min_open=True), metavar="MS", help="Latency budget, milliseconds."
-)
-use = click.option(
-    "--use",
-    type=click.Choice(tuple(PRESETS_MS)),
-    help="The budget by its purpose: 100, 500, 200, 100, 50 or 10 ms, in this order.",
-)
-
-
-def budget_of(use: Use | None, budget_ms: float | None) -> float | None:
-    """The budget, milliseconds. Raises UsageError if both are given."""
-    if use is not None and budget_ms is not None:
-        raise click.UsageError("--use stands for a budget: pass either --use or --budget-ms.")
-    return budget_ms if use is None else PRESETS_MS[use]
-
-
-def options_given(*names: str) -> list[str]:
-    """Those of the parameters `names` that the command line gives, in its spelling."""
-    context = click.get_current_context()
-    spelt = {
-        one.name: one.opts[-1] if isinstance(one, click.Option) else one.make_metavar(context).strip("[]")
-        for one in context.command.params
-    }
-    source = click.core.ParameterSource.COMMANDLINE
-    return [spelt[name] for name in names if context.get_parameter_source(name) is source]
-
-
-BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.on_boards)
-"""Engines with wheels for boards, which `deploy` and `estimate` offer."""
-
-engine = click.option(
-    "--engine", shell_complete=engines, metavar="NAME", help=f"{', '.join(ENGINES)}. Default: what is installed."
-)
-threads = click.option(
-    "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."
-)
-
-pin = click.option(
-    "--pin",
-    type=click.Choice(["primary"]),
-    help="Answer with the bundle's primary artifact, the same on every machine. Default: the fastest here.",
-)
 
 
 class _PercentType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
@@ -207,13 +120,257 @@ class _PercentType(click.ParamType):  # type: ignore[type-arg]  # generic only i
             meant = text if 0 <= number <= 100 else "1"
             self.fail(f"{value!r} has no per cent sign; write it as {meant}%", param, ctx)
         if math.isnan(number):
-            self.fail(f"{value!r} is no percentage; write it as 1%", param, ctx)
+            self.fail(f"{value!r} is not a percentage; write it as 1%", param, ctx)
         if not 0 <= number <= 100:
             self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
         return number / 100
 
 
-PERCENT = _PercentType()
+class _SourceType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
+    """`file:PATH`, `env:NAME`, `cmd:COMMAND` or a path. Raises SecretError without the text."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgekit_runtime.bundle.secrets import parse_source
+
+        parse_source(value)
+        return str(value)
+
+
+class _ListType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
+    """`a,b` -> ("a", "b")."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        return value if isinstance(value, tuple) else tuple(filter(None, map(str.strip, value.split(","))))
+
+
+_KINDS = {"percent": _PercentType(), "source": _SourceType(), "list": _ListType()}
+
+
+class _SectionedOption(click.Option):
+    """An option that `--help` lists in a section."""
+
+    def __init__(self, *arguments: Any, section: str = "", **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.section = section
+
+
+class SectionedCommand(click.Command):
+    """Lists options in sections; those without one are in the last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            if isinstance(one, click.Option) and (record := one.get_help_record(ctx)) is not None:
+                title = getattr(one, "section", "") or list(sections)[-1]
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def options_of(request: type, *names: str, **differs: Any) -> Decorator:
+    """Options for a request's fields: the named ones, or all that no file holds.
+
+    differs: what click gets instead.
+    """
+
+    def declare(command: Any) -> Any:
+        for one in reversed(list(options_in(request))):
+            if one.name in names or not (names or one.option.in_file):
+                command = _declared(one, **differs)(command)
+        return command
+
+    return declare
+
+
+def _declared(one: OptionField, **differs: Any) -> Decorator:
+    asked, kind = one.option, one.type
+    several = one.repeats and asked.kind != "list"
+    given: dict[str, Any] = {"help": asked.help, "metavar": asked.metavar, "shell_complete": COMPLETE.get(asked.names)}
+    given |= {"multiple": several, "section": asked.section}
+    if one.default is MISSING:
+        given["required"] = True
+    elif not several:
+        given |= {"default": one.default, "show_default": bool(one.default) and "Default:" not in asked.help}
+    if kind is bool:
+        given["is_flag"] = True
+    elif asked.kind:
+        given["type"] = _KINDS[asked.kind]
+    elif typing.get_origin(kind) is typing.Literal:
+        given["type"] = click.Choice(typing.get_args(kind))
+    elif one.bounds:
+        low, high = (
+            (asked.least if asked.above is None else asked.above),
+            (asked.most if asked.below is None else asked.below),
+        )
+        number: Any = click.IntRange if kind is int else FiniteRange
+        given["type"] = number(low, high, asked.above is not None, asked.below is not None)
+    else:
+        given["type"] = PATH if kind is Path else int if kind is int else str
+    flags = filter(None, (asked.short, one.flag, one.name))
+    return click.option(*flags, cls=_SectionedOption, **given | differs)
+
+
+def shared(*flags: str, **given: Any) -> Callable[..., Decorator]:
+    """An option of several commands, each of which may change its help."""
+    return lambda **differs: click.option(*flags, **given | differs)
+
+
+def profile(**differs: Any) -> Decorator:
+    return _declared(OptionField("profile", str, PROFILE), **differs)
+
+
+def profiles(**differs: Any) -> Decorator:
+    repeated = replace(PROFILE, flag="--profile")
+    return _declared(OptionField("profiles", str, repeated, (), repeats=True), **differs)
+
+
+def output(metavar: str, help: str, **differs: Any) -> Decorator:  # noqa: A002 - click's name
+    return _declared(OptionField("output", Path, replace(OUTPUT, help=help, metavar=metavar)), **differs)
+
+
+profile_path = _declared(OptionField("profile_paths", Path, PROFILE_PATH, (), repeats=True))
+budget_ms = _declared(OptionField("budget_ms", float, BUDGET_MS))
+as_json = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout.")
+no_cache = click.option("--no-cache", is_flag=True, help="Neither use nor keep cached work.")
+root = shared("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
+trust = shared(
+    "--trust",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="A root.json, or a public key (PEM; repeatable), by which the bundle must be signed. Default: what this "
+    "machine trusts, as `edgekit keys list` shows it.",
+)
+allow_unsigned = click.option(
+    "--allow-unsigned",
+    is_flag=True,
+    help="Accept a bundle that no trusted key has signed: unsigned, signed by unknown or too few keys, or on a machine "
+    "without trusted keys; every report then says so.",
+)
+secret = click.option(
+    "--secret",
+    type=_KINDS["source"],
+    metavar="SOURCE",
+    help="Where the key of an encrypted bundle is: file:PATH, env:NAME or cmd:COMMAND. Default: what EDGEKIT_SECRET "
+    "names, ~/.config/edgekit/secret, /etc/edgekit/secret.",
+)
+
+
+def opening(command: Any) -> Any:
+    """How a bundle is opened: --trust, --allow-unsigned, --secret."""
+    return trust()(allow_unsigned(secret(command)))
+
+
+use = click.option(
+    "--use",
+    type=click.Choice(tuple(PRESETS_MS)),
+    help="A budget by purpose: 100, 500, 200, 100, 50 or 10 ms, in this order.",
+)
+engine = shared(
+    "--engine",
+    shell_complete=COMPLETE["engines"],
+    metavar="NAME",
+    help=f"{', '.join(ENGINES)}. Default: what is installed.",
+)
+threads = shared(
+    "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."
+)
+pin = click.option(
+    "--pin",
+    type=click.Choice(["primary"]),
+    help="Answer with the bundle's primary artifact, the same on every machine. Default: the fastest here.",
+)
+recipe = shared("--recipe", metavar="NAME", help="The artifact's recipe. Default: the primary one.")
+store = shared(
+    "--store", default="sqlite:///fleet.db", show_default=True, metavar="URL", help="The fleet server's store."
+)
+bundles = shared(
+    "--bundles", type=PATH, metavar="DIR", help="Directory of rolled-out bundles. Default: next to the store."
+)
+share = shared("--share", metavar="NAME", help="Share what boards send with `edgekit fleet ingest --share NAME`.")
+
+
+def read_source(source: str, option: str) -> str:
+    """The text behind `env:NAME` or `file:PATH`, without the line end. Raises SecretError."""
+    from edgekit_runtime.bundle.secrets import from_file, from_variable, parse_source
+    from edgekit_runtime.system.errors import SecretError
+
+    parsed = parse_source(source)
+    if parsed.kind == "cmd" or ":" not in source:
+        raise SecretError("not a source", where=option, do="Pass env:NAME or file:PATH", code="secret-format")
+    data = from_variable(parsed.name) if parsed.kind == "env" else from_file(Path(parsed.name), str(parsed))
+    try:
+        return data.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise SecretError("not UTF-8", where=source, do="Encode it as UTF-8", code="secret-format") from error
+
+
+def broker_url(context: Any, option: click.Parameter, given: str | None) -> str | None:
+    """The URL itself, or what env:NAME or file:PATH holds.
+
+    It may have a password, and other users see arguments."""
+    if given is None or given.partition(":")[0] not in ("env", "file"):
+        return given
+    return read_source(given, option.opts[0])
+
+
+broker = shared(
+    "--broker",
+    metavar="URL",
+    callback=broker_url,
+    help="The MQTT broker that boards report to: mqtt://host:1883, or env:NAME or file:PATH with the URL.",
+)
+device = shared("--device", metavar="ID", help="This board's id in the fleet.")
+window_s = shared(
+    "--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="Seconds between reports. Default: 60."
+)
+listen = shared("--listen", show_default=True, metavar="ADDRESS:PORT", help="Where to listen; port 0 for any free one.")
+certificate = shared("--certificate", type=PATH, metavar="FILE", help="The server's certificate (PEM).")
+private_key = shared(
+    "--key", type=PATH, metavar="FILE", help="Its private key (PEM). Default: in the certificate's file."
+)
+unencrypted = shared(
+    "--unencrypted",
+    is_flag=True,
+    help="Listen without TLS: anyone on the network can read requests, answers and tokens.",
+)
+BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.on_boards)
+"""Engines with wheels for boards, which `deploy` and `estimate` offer."""
+
+
+def catalogue_of(paths: Sequence[Path]) -> Catalogue:
+    """All profiles, with those of the --profile-path folders. Raises ProfileError."""
+    from edgekit_profiles import open_catalogue
+
+    return open_catalogue(paths)
+
+
+def load_profile(name: str, paths: Sequence[Path]) -> Profile:
+    """The profile of --profile and --profile-path. Raises UnknownProfileError and ProfileError."""
+    return catalogue_of(paths).load(name)
+
+
+def budget_of(use: Use | None, budget_ms: float | None) -> float | None:
+    """The budget, milliseconds. Raises UsageError if both are given."""
+    if use is not None and budget_ms is not None:
+        raise click.UsageError("--use sets a budget: pass either --use or --budget-ms.")
+    return budget_ms if use is None else PRESETS_MS[use]
+
+
+def options_given(*names: str) -> list[str]:
+    """Those of the parameters `names` that the command line gives, in its spelling."""
+    context = click.get_current_context()
+    spelt = {
+        one.name: one.opts[-1] if isinstance(one, click.Option) else one.make_metavar(context).strip("[]")
+        for one in context.command.params
+    }
+    source = click.core.ParameterSource.COMMANDLINE
+    return [spelt[name] for name in names if context.get_parameter_source(name) is source]
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -221,16 +378,33 @@ def print_json(value: dict[str, Any]) -> None:
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:  # rare, so that outputs of a million numbers are not walked through for nothing
-        text = json.dumps(_without_nan(value), allow_nan=False)
+        text = json.dumps(finite_json(value), allow_nan=False)
     click.echo(text)
 
 
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return [_without_nan(item) for item in value] if isinstance(value, (list, tuple)) else value
+def print_result(record: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
+    """Print the record as JSON, or else the lines."""
+    if as_json:
+        print_json(record)
+        return
+    for line in lines:
+        say(line)
+
+
+def held_bundle(path: Path, trust: Sequence[Path] = (), allow_unsigned: bool = False) -> Path:
+    """The file of a BUNDLE, or of the active one of a ROOT, which stays until the command ends."""
+    from edgekit.packaging.model_file import bundle_file
+
+    return click.get_current_context().with_resource(bundle_file(path, trust, allow_unsigned))
+
+
+def opened_bundle(path: Path, options: dict[str, Any]) -> Bundle:
+    """A BUNDLE or the active one of a ROOT, opened as `opening` says."""
+    from edgekit_runtime.bundle.reader import read_verified
+    from edgekit_runtime.bundle.secrets import find_secret
+
+    secret = options["secret"] or find_secret
+    return read_verified(held_bundle(path), options["trust"], secret=secret, allow_unsigned=options["allow_unsigned"])
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -246,11 +420,11 @@ def refuse_unwritable(output: Path, option: str = "-o") -> None:
 
     folder = output.parent
     if output.is_dir():
-        why = "it is a folder"
+        why = "it is a directory"
     elif not folder.is_dir():
-        why = "there is no such folder"
+        why = "no such directory"
     elif not os.access(folder, os.W_OK | os.X_OK):
-        why = "its folder may not be written to"
+        why = "its directory is not writable"
     else:
         return
     raise OutputError(f"cannot be written: {why}", where=str(output), do=f"Name another file with {option}")
@@ -269,31 +443,3 @@ def write_json(output: Path, value: dict[str, Any], *, indent: int | None = 2) -
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
     write_whole(output.resolve(), text.encode(), "the record")
-
-
-class _Source(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
-    """`file:PATH`, `env:NAME`, `cmd:COMMAND` or a path. Raises SecretError without the text."""
-
-    name = "source"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from edgekit_runtime.bundle.secrets import parse_source
-
-        parse_source(value)
-        return str(value)
-
-
-secret = click.option(
-    "--secret",
-    type=_Source(),
-    metavar="SOURCE",
-    help="Where the key of an encrypted bundle is: file:PATH, env:NAME or cmd:COMMAND. Default: what EDGEKIT_SECRET "
-    "names, ~/.config/edgekit/secret, /etc/edgekit/secret.",
-)
-encrypt = click.option(
-    "--encrypt",
-    type=_Source(),
-    metavar="SOURCE",
-    help="Encrypt what the bundles hold with the key at file:PATH, env:NAME or cmd:COMMAND (make one: edgekit keys "
-    "secret). Labels and names stay readable.",
-)

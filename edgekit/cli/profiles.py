@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import options as completion
 from edgekit.cli.options import (
+    COMPLETE,
     PATH,
     as_json,
     catalogue_of,
+    output,
     print_json,
+    print_result,
+    profile,
     profile_path,
     refuse_unwritable,
-    say,
+    shared,
+    threads,
     write_json,
 )
 from edgekit_runtime.system.errors import sentences
@@ -26,6 +30,8 @@ from edgekit_runtime.system.errors import sentences
 if TYPE_CHECKING:
     from edgekit_profiles import Core, Profile, RuntimeSupport
     from edgekit_profiles.detect import DetectedBoard
+
+toml = shared("--toml", "as_toml", is_flag=True, help="Print only a profile to start from.")
 
 
 @click.group()
@@ -38,11 +44,11 @@ def profiles() -> None:
 @profile_path
 @as_json
 def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool) -> int:
-    """List profiles, all or those with these WORDS.
+    """List all profiles, or those that match WORDS.
 
     Each WORD must be in the name or the description.
 
-    Exits 1 when no profile has them, or when a file of the folders given is broken; the others are listed all the same.
+    Exits 1 if none matches, or if a file of the given folders is broken; the others are still listed.
 
     \b
     edgekit profiles list raspberry 64-bit
@@ -74,7 +80,7 @@ def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool
         engines = ", ".join(s.engine for s in support if s.ok) or "no engine installs there"
         click.echo(f"{profile.name:<{width}}  {profile.title}, {profile.os.name}: {engines}")
     if not boards:
-        click.echo("no profile has all of these words; `edgekit profiles list` shows every profile", err=True)
+        click.echo("no profile matches all of these words; `edgekit profiles list` shows every profile", err=True)
     for error in broken:
         click.echo(f"broken: {error}", err=True)
     return 1 if broken or not boards else 0
@@ -95,9 +101,9 @@ def _words(text: str) -> set[str]:
 
 
 @profiles.command()
-@click.argument("name", shell_complete=completion.profiles)
+@click.argument("name", shell_complete=COMPLETE["profiles"])
 @profile_path
-@click.option("--toml", "as_toml", is_flag=True, help="Print the profile's file, to begin one of your own with.")
+@toml(help="Print the profile's file, as a start for your own.")
 @as_json
 def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: bool) -> None:
     """Show a board, its sources, and what installs there.
@@ -182,7 +188,7 @@ def _core(core: Core) -> str:
 def validate(files: tuple[Path, ...], as_json: bool) -> int:
     """Check profile files or folders, and print every mistake.
 
-    Exits 1 when there is one.
+    Exits 1 if there is one.
 
     \b
     edgekit profiles validate our-board.toml
@@ -209,14 +215,14 @@ def validate(files: tuple[Path, ...], as_json: bool) -> int:
 
 
 @profiles.command()
-@click.argument("first", shell_complete=completion.profiles)
-@click.argument("second", shell_complete=completion.profiles)
+@click.argument("first", shell_complete=COMPLETE["profiles"])
+@click.argument("second", shell_complete=COMPLETE["profiles"])
 @profile_path
 @as_json
 def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool) -> None:
     """Show what differs between two profiles.
 
-    Each figure has its source. What is the same is left out.
+    Each figure has its source. Equal values are left out.
 
     \b
     edgekit profiles diff raspberry-pi-4 raspberry-pi-5
@@ -230,7 +236,7 @@ def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool
         print_json({"first": one.name, "second": other.name, "differences": [asdict(item) for item in found]})
         return
     if not found:
-        click.echo(f"{one.name} and {other.name} describe the same")
+        click.echo(f"{one.name} and {other.name} are identical")
     width = max((len(item.key) for item in found), default=0)
     printed = ("", "")
     for item in found:
@@ -255,22 +261,11 @@ def _text_of(value: Any) -> str:
     "folder",
     type=PATH,
     metavar="DIR",
-    help="The network's files, which are in the board's package. Default: written here, where LiteRT or onnx can.",
+    help="Folder of the network's files, from the board's package. Default: made here, with LiteRT or onnx.",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(1, 64),
-    multiple=True,
-    metavar="N",
-    help="Threads to time; repeatable. Default: 1 and up to 4.",
-)
-@click.option(
-    "--profile",
-    shell_complete=completion.profiles,
-    metavar="NAME",
-    help="The board's profile. Default: what `edgekit profiles detect` finds.",
-)
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the anchor file there.")
+@threads(type=click.IntRange(1, 64), multiple=True, help="Threads to time; repeatable. Default: 1 and up to 4.")
+@profile(help="The board's profile. Default: what `edgekit profiles detect` finds.")
+@output("FILE", "Write the anchor file there.")
 @profile_path
 @as_json
 def measure(
@@ -289,7 +284,7 @@ def measure(
     edgekit profiles measure -o our-pi.json                       # on the board
     edgekit estimate net.ekb --anchor our-pi.json                 # on the workstation
 
-    Exits 1 when the board slowed down or was busy meanwhile: such times say little of it.
+    Exits 1 if the board was throttled or busy meanwhile: such times say little about it.
     """
     from edgekit.boards.anchoring import MeasurePlan, default_threads, measure_anchors
     from edgekit_profiles.detect import detect
@@ -309,11 +304,7 @@ def measure(
     found = measure_anchors(folder, plan, lambda line: click.echo(f"timing {line}", err=True))
     if output is not None:
         write_json(output, found)
-    if as_json:
-        print_json(found)
-    else:
-        for line in measure_lines(found, output, known):
-            say(line)
+    print_result(found, measure_lines(found, output, known), as_json)
     return 0 if found["steady"] else 1
 
 
@@ -323,7 +314,7 @@ def measure_lines(found: dict[str, Any], output: Path | None, known: Profile | N
     board, now = found["board"], found["conditions"]
     yield (
         f"MobileNetV1 1.0 224 on {board['model'] or board['machine']}: "
-        f"{board['profile'] or 'no profile knows this board'}"
+        f"{board['profile'] or 'no profile for this board'}"
     )
     yield f"  {'engine':<24} {'precision':<10} {'threads':>7} {'best':>9} {'median':>9} {'p95':>9}  ms"
     for one in found["times"]:
@@ -347,11 +338,11 @@ def measure_lines(found: dict[str, Any], output: Path | None, known: Profile | N
     for reason in found["changed"]:
         yield f"  not steady {reason}"
     if found["changed"]:
-        yield "  next       mend that, and measure again: the workstation refuses this file"
+        yield "  next       fix that and measure again: the workstation rejects this file"
     elif known is not None and not has_rates(known):  # no anchor is ever asked for there
         yield (
-            f"  next       nothing is estimated for {known.core.type} cores: time the bundle itself here, "
-            "and take that:"
+            f"  next       no estimates exist for {known.core.type} cores: measure the bundle itself here, "
+            "and use that:"
         )
         yield (
             f"             edgekit bench BUNDLE -o RECORD.json; edgekit estimate BUNDLE --profile {known.name} "
@@ -368,19 +359,18 @@ def measure_lines(found: dict[str, Any], output: Path | None, known: Profile | N
     "root",
     type=PATH,
     metavar="DIR",
-    help="Read copies of a board's files below DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) and not "
+    help="Read copies of a board's files below DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) instead of "
     "this machine's.",
 )
-@click.option("--toml", "as_toml", is_flag=True, help="Print a profile to begin with, and nothing else.")
+@toml()
 @profile_path
 @as_json
 def detect(root: Path | None, as_toml: bool, profile_paths: tuple[Path, ...], as_json: bool) -> int:
     """Find the profile of this machine.
 
-    Shows how sure that is, and what is not as in the profile.
+    Shows how certain that is, and what differs from the profile.
 
-    A board without a profile is shown the nearest one, and a file to begin its own with. Exits 1 when no profile stands
-    for it.
+    For a board without a profile, shows the nearest one and a file to start your own from, and exits 1.
 
     \b
     edgekit profiles detect
@@ -392,7 +382,7 @@ def detect(root: Path | None, as_toml: bool, profile_paths: tuple[Path, ...], as
     if as_toml and as_json:
         raise click.UsageError("--toml and --json exclude each other.")
     if root is not None and not root.is_dir():
-        raise ProfileError("is no folder", where=str(root), do="Pass the folder that holds proc, sys and etc")
+        raise ProfileError("not a directory", where=str(root), do="Pass the folder that holds proc, sys and etc")
     found = find(read_facts(root), catalogue_of(profile_paths))
     if as_toml:
         click.echo(found.toml, nl=False)
@@ -423,7 +413,7 @@ def _detected_lines(found: DetectedBoard) -> Iterator[str]:
     here += [f"Python {facts.python}"] if facts.python else []
     here += [f"glibc {facts.glibc}"] if facts.glibc else []
     here += [f"governor {facts.governor}"] if facts.governor and facts.governor != "performance" else []
-    yield f"{profile.name}: {profile.title}, {profile.os.name}" if profile else "no profile stands for this machine"
+    yield f"{profile.name}: {profile.title}, {profile.os.name}" if profile else "no profile matches this machine"
     yield f"  sure     {found.sure}: {found.why}"
     yield f"  here     {', '.join(here)}"
     for item in found.differences:

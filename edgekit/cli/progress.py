@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: bars with rate and ETA on a terminal, else plain lines.
+"""Long work: progress on stderr, as bars or plain lines, and its end by a signal.
 
 Rule: a closed terminal or pipe, or a full disk, costs the lines only and never ends the work.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,25 @@ from edgekit_runtime.system.errors import visible
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+
+@contextmanager
+def until_signalled(then: Callable[[], object] = lambda: None) -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; a second signal acts as it always does."""
+    ended, before = threading.Event(), dict[int, Any]()
+
+    def end(number: int, _frame: object) -> None:
+        ended.set()
+        signal.signal(number, before[number])
+        then()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, end)
+    try:
+        yield ended
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
 
 
 class ConsoleProgress(Protocol):
@@ -76,14 +97,14 @@ def _bars(stream: TextIO) -> RichProgress | None:
     """None on a board: the base install draws no bars."""
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
     except ImportError:
         return None
     return RichProgress(
         TextColumn("{task.description:<28}"),
         BarColumn(bar_width=28),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[amount]}"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(compact=True),
         console=Console(file=stream),
@@ -108,7 +129,7 @@ class PlainLines:
         spent = now - self._began[stage]
         if done == total:
             del self._began[stage]  # a stage of the same name may come again
-        amount = f" {done}/{total}" if total is not None else f" {done}" if done else ""
+        amount = f" {done}/{total}" if total is not None else f", {done} so far" if done else ""
         counts = done > 1 or done == total  # with the first item, what came before it was timed, too
         rate, pace = _rate(done, spent) if counts else "", ""
         if rate and total is not None:
@@ -129,9 +150,10 @@ class _Bars:
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         if stage not in self._tasks:
-            self._tasks[stage] = (self._bars.add_task(stage, total=total, rate=""), time.monotonic())
+            self._tasks[stage] = (self._bars.add_task(stage, total=total, rate="", amount=""), time.monotonic())
         task, began = self._tasks[stage]
-        self._bars.update(task, completed=done, total=total, rate=_rate(done, time.monotonic() - began))
+        amount = f"{done}/{total}" if total is not None else str(done or "")
+        self._bars.update(task, completed=done, total=total, amount=amount, rate=_rate(done, time.monotonic() - began))
 
     def say(self, line: str) -> None:
         """Above the bars."""

@@ -4,45 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, PATH, as_json, print_json
+from edgekit.cli.options import BUNDLE, as_json, bundles, print_json, profile, store
 
 if TYPE_CHECKING:
     from edgekit.fleet.rollouts.rollout_tables import Rollout, RolloutTables
-    from edgekit.fleet.rollouts.rollouts import Word
-
-STORE = click.option(
-    "--store", default="sqlite:///fleet.db", show_default=True, metavar="URL", help="The fleet server's store."
-)
+    from edgekit.fleet.rollouts.waves import Word
 
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option(
-    "--waves", default="1%,10%,50%,100%", show_default=True, help="Shares of the boards, one after the other."
-)
-@click.option("--abort-over", default="5%", show_default=True, help="Stop once more of a wave's boards failed.")
-@click.option("--url", metavar="URL", help="Where boards fetch it, if you offer it yourself.")
-@click.option("--server", metavar="URL", help="The fleet server as boards reach it; it then offers the bundle.")
-@click.option("--bundles", type=PATH, metavar="DIR", help="Where the server keeps them. Default: beside the store.")
+@click.option("--waves", default="1%,10%,50%,100%", show_default=True, help="Shares of the boards, wave by wave.")
+@click.option("--abort-over", default="5%", show_default=True, help="Stop when more of a wave's boards, and two, fail.")
+@click.option("--url", metavar="URL", help="Where boards fetch the bundle, if you host it yourself.")
+@click.option("--server", metavar="URL", help="The fleet server's URL for boards; it then hosts the bundle.")
+@bundles(help="Where the server keeps bundles. Default: next to the store.")
 @click.option("--model", metavar="NAME", help="Boards that run this model. Default: the bundle's own name.")
-@click.option("--profile", metavar="NAME", help="Boards of this profile. Default: all that the bundle is for.")
+@profile(help="Boards of this profile. Default: all that the bundle is for.")
 @click.option("--site", metavar="NAME", help="Boards with this label.")
 @click.option("--group", metavar="NAME", help="Boards with this label.")
 @click.option("--settle", "settle_s", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
               help="How long a wave is watched.")  # fmt: skip
 @click.option("--deadline", "deadline_s", type=click.FloatRange(0), default=86400.0, show_default=True,
-              metavar="SECONDS", help="How long boards that are offline hold a wave up.")  # fmt: skip
+              metavar="SECONDS", help="How long offline boards delay a wave.")  # fmt: skip
 @click.option("--p99-margin", type=click.FloatRange(1.0), default=1.25, show_default=True, metavar="FACTOR",
-              help="A p99 above this many times the others' is slower.")  # fmt: skip
-@click.option("--unjudged", is_flag=True, help="Continue without figures: for boards that send no telemetry.")
-@click.option("--no-undo", is_flag=True, help="If it stops, leave boards that moved where they are.")
-@STORE
+              help="A board's p99 or p90 above this many times its own before is slower.")  # fmt: skip
+@click.option("--unjudged", is_flag=True, help="Continue without figures, for boards that send no telemetry.")
+@click.option("--no-undo", is_flag=True, help="If it stops, do not roll boards back.")
+@store()
 @as_json
 def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, store: str, **given: Any) -> int:
     """Move boards to BUNDLE in waves.
@@ -55,7 +49,7 @@ def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, st
     if (url is None) == (server is None):
         raise click.UsageError("Pass either --url or --server.")
     from edgekit.fleet.rollouts.rollout_tables import fitting
-    from edgekit.fleet.rollouts.rollouts import RolloutPlan, parse_share
+    from edgekit.fleet.rollouts.waves import RolloutPlan, parse_share
     from edgekit.fleet.web import BundleFiles, bundles_beside, read_bundle_facts
 
     waves = tuple(parse_share(one.strip()) for one in given["waves"].split(","))
@@ -77,7 +71,7 @@ def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, st
 
 @click.command()
 @click.argument("number", type=int, required=False)
-@STORE
+@store()
 @as_json
 def rollouts(number: int | None, store: str, as_json: bool) -> int:
     """List roll-outs, or show one board by board.
@@ -104,7 +98,7 @@ def rollouts(number: int | None, store: str, as_json: bool) -> int:
 def _speaking(word: Word, what: str) -> click.Command:
     @click.command(word, help=f"{what}\n\n\b\nedgekit fleet {word} 3")
     @click.argument("number", type=int)
-    @STORE
+    @store()
     @as_json
     def command(number: int, store: str, as_json: bool) -> int:
         with _opened(store) as (_, tables):
@@ -117,8 +111,8 @@ def _speaking(word: Word, what: str) -> click.Command:
 COMMANDS: tuple[click.Command, ...] = (
     rollout,
     rollouts,
-    _speaking("pause", "Begin no further wave of roll-out NUMBER."),
-    _speaking("resume", "Resume roll-out NUMBER, without figures of its present wave."),
+    _speaking("pause", "Pause roll-out NUMBER: start no further wave."),
+    _speaking("resume", "Resume roll-out NUMBER; its current figures are ignored."),
     _speaking("abort", "End roll-out NUMBER; boards that moved stay.\n\nOther boards' orders are withdrawn."),
     _speaking("undo", "End roll-out NUMBER; boards that moved go back."),
 )
@@ -130,11 +124,8 @@ def _opened(url: str) -> Iterator[tuple[Any, RolloutTables]]:
     from edgekit.fleet.rollouts.rollout_tables import RolloutTables
     from edgekit.fleet.serve import open_store
 
-    store = open_store(url, make=False)
-    try:
+    with closing(open_store(url, make=False)) as store:
         yield store, RolloutTables(store)
-    finally:
-        store.close()
 
 
 def _json(one: Rollout, tables: RolloutTables) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -17,34 +16,37 @@ from edgekit.cli.options import (
     BUNDLE,
     PATH,
     FiniteRange,
-    allow_unsigned,
     as_json,
+    broker_url,
     budget_ms,
     budget_of,
+    device,
     engine,
+    opening,
     options_given,
     pin,
     print_json,
     refuse_unwritable,
     say,
-    secret,
     threads,
-    trust,
     use,
+    window_s,
 )
-from edgekit.cli.progress import console_progress
-from edgekit.report import words as scores
+from edgekit.cli.progress import console_progress, until_signalled
+from edgekit.report import words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgekit.bench.inputs import InputsError
     from edgekit_runtime import Answer, EdgekitError, Model
+    from edgekit_runtime.cache.disk import DiskCache, DiskStats
     from edgekit_runtime.contract.spec import Contract
     from edgekit_runtime.serving.session import Session
 
 _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_s")
 """Options that --fill-cache does not take."""
+_SYNC_EVERY = 128
 
 
 @click.command()
@@ -54,61 +56,86 @@ _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_
     "--watch",
     type=PATH,
     metavar="DIR",
-    help="Watch DIR and answer each picture or array that arrives, until Ctrl-C. With --json, one object a line.",
+    help="Answer each picture or array that arrives in DIR, until Ctrl-C. With --json, one object a line.",
+)
+@click.option(
+    "--camera",
+    metavar="SOURCE",
+    help="Answer the frames of a camera (its number, or picamera2), a URL (rtsp://...) or a clip, until Ctrl-C.",
+)
+@click.option(
+    "--view",
+    is_flag=False,
+    flag_value="",
+    metavar="[:PORT|CLIP]",
+    help="With --camera: show the answers on the frames, on a page of this machine or in a clip. Default: :8080, which "
+    "opens in a browser.",
 )
 @budget_ms
 @use
 @click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Classes to show.")
-@engine
-@threads
+@engine()
+@threads()
 @pin
-@click.option("--telemetry", metavar="URL", help="Report to this broker: mqtt://host:1883. Needs --device.")
-@click.option("--device", metavar="ID", help="This board's id in the fleet.")
-@click.option("--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="A report's length. Default: 60.")
+@click.option(
+    "--telemetry", metavar="URL", callback=broker_url, help="Report to this broker: mqtt://host:1883. Needs --device."
+)
+@device()
+@window_s()
 @click.option(
     "--fill-cache",
     type=PATH,
     metavar="FILE",
     help="Keep the answers in FILE instead of printing them; an application finds them there with "
-    "CacheOptions(disk=FILE). Run it again after an interruption or with more files: it computes what is missing.",
+    "CacheOptions(disk=FILE). Run it again after an interruption or with more files: it only computes what is missing.",
 )
 @click.option(
     "--disk-cache-mb",
     type=FiniteRange(1, 1_000_000),
     metavar="MB",
-    help="With --fill-cache: how large FILE may become, as CacheOptions(disk_mb=MB) in the application. Default: 256.",
+    help="With --fill-cache: the largest size of FILE, as CacheOptions(disk_mb=MB) in the application. Default: 256.",
 )
-@trust
-@allow_unsigned
-@secret
+@opening
 @as_json
-def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
+def run(
+    bundle: Path, inputs: tuple[str, ...], watch: Path | None, camera: str | None, as_json: bool, **options: Any
+) -> int:
     """Answer each of INPUTS with BUNDLE, or the active one of an install ROOT.
 
     INPUTS are pictures, .npy or .npz arrays, or folders of them.
 
-    A bundle that keeps a state answers frame by frame: a .wav or an array of frames is a sequence of its own, and
-    inputs that are single frames follow one another, up to the next sequence.
+    A stateful bundle answers frame by frame: a .wav or an array of frames is its own sequence, and single frames
+    continue one another until the next sequence.
 
-    Exits 1 when an input got no answer, or a folder holds none. Ctrl-C ends it with 130, and with --json the
-    one object then holds the answers so far and "interrupted": true. It is the ordinary end of --watch, which then
-    exits 0: an input that got no answer was reported when it came.
+    Exits 1 if an input got no answer, or if a folder has no inputs. Ctrl-C exits with 130; with --json the object then
+    holds the answers so far and "interrupted": true. With --watch or --camera, Ctrl-C is the normal end, and exits 0.
 
     \b
     edgekit run net.ekb cat.jpg photos/ --top 3
     edgekit run net.ekb --watch inbox/ --use video --json | my-program
+    edgekit run net.ekb --camera rtsp://porch.local/main --view
     edgekit run net.ekb photos/ --fill-cache answers.db       # for CacheOptions(disk="answers.db")
     """
-    if not inputs and watch is None:
-        raise click.UsageError("Name something to answer: INPUTS, or a folder to --watch.")
+    if not inputs and watch is None and camera is None:
+        raise click.UsageError("Name INPUTS, a directory to --watch, or a --camera.")
+    if camera is not None and (inputs or options_given("watch", "fill_cache")):
+        raise click.UsageError("--camera is the only input: leave out INPUTS, --watch and --fill-cache.")
+    view = options.pop("view")
+    if camera is None and view is not None:
+        raise click.UsageError("--view goes with --camera.")
     if "" in inputs:
-        raise click.UsageError("One of INPUTS is an empty name.")
+        raise click.UsageError("One of INPUTS is empty.")
     file, max_mb = options.pop("fill_cache"), options.pop("disk_cache_mb")
     if file is not None:
         if idle := options_given(*_OF_ANSWERS):
             raise click.UsageError(f"--fill-cache prints no answers: leave out {', '.join(idle)}.")
         opened = {name: options[name] for name in ("engine", "threads", "pin", "trust", "allow_unsigned", "secret")}
-        return fill_cache(bundle, inputs, file, max_mb or 256.0, opened, as_json=as_json)
+        try:
+            return _fill_cache(bundle, inputs, file, max_mb or 256.0, opened, as_json=as_json)
+        except KeyboardInterrupt:
+            if not as_json:
+                click.echo("the answers so far are kept; run the same command again to continue", err=True)
+            raise
     if max_mb is not None:
         raise click.UsageError("--disk-cache-mb goes with --fill-cache.")
     broker, device, window_s = (options.pop(name) for name in ("telemetry", "device", "window_s"))
@@ -119,7 +146,18 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
     if broker is not None:
         options["telemetry"] = TelemetryOptions(broker, device, 60.0 if window_s is None else window_s)
     k, budget = options.pop("k"), budget_of(options.pop("use"), options.pop("budget_ms"))
-    printer = _AnswerPrinter(k, as_json, streams=watch is not None)
+    k = 1 if camera is not None and not options_given("k") else k
+    printer = _AnswerPrinter(k, as_json, streams=watch is not None or camera is not None)
+    if camera is not None:
+        from edgekit.cli.camera import follow, open_view
+        from edgekit_runtime import CacheOptions, stream
+
+        options["cache"] = CacheOptions(similar=2.0)
+        with open_view(view) as show, open_bundle(bundle, budget_ms=budget, **options) as model:
+            tell = printer.tell if show is None or as_json else None
+            answered = follow(stream(camera, printer.begin(model)), model, tell, show, as_json)
+            printer.finish(model)
+        return 0 if answered else 1
     try:
         with _files_to_run(inputs, watch) as given, open_bundle(bundle, budget_ms=budget, **options) as model:
             printer.ask(model, given)
@@ -140,7 +178,7 @@ def _files_to_run(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Itera
         yield list_files(inputs)
         return
     arrivals = Arrivals(watch)  # first: what comes while the bundle is opened is new
-    with _until_signalled() as ended:
+    with until_signalled() as ended:
 
         def given() -> Iterator[str | InputsError]:
             for one in list_files(inputs):
@@ -153,26 +191,6 @@ def _files_to_run(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Itera
         yield given()
 
 
-@contextlib.contextmanager
-def _until_signalled() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second one is taken as it always is."""
-    ended = threading.Event()
-    before: dict[int, Any] = {}
-    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
-
-    def end(number: int, _frame: object) -> None:
-        ended.set()
-        signal.signal(number, before[number])
-
-    for number in numbers:
-        before[number] = signal.signal(number, end)
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class _AnswerPrinter:
     """Prints each answer: text at once, JSON at the end or line by line.
 
@@ -180,27 +198,31 @@ class _AnswerPrinter:
     """
 
     def __init__(self, k: int, as_json: bool, streams: bool) -> None:
-        self._k, self.answer_json, self._streams = k, as_json, streams
+        self._k, self._as_json, self._streams = k, as_json, streams
         self._answers: list[dict[str, Any]] = []
         self._begun = False
         self._after_sequence = False
-        self.failed, self._files_to_run = 0, 0
+        self.failed, self._asked = 0, 0
         self.trust: str | None = None
         self._unsigned = False
         self._why_alternate = ""
+
+    def begin(self, model: Model) -> Model | Session:
+        """What answers: the model, or a session of one that keeps a state."""
+        self._begun, described = True, model.describe()
+        self.trust = described["trust"]
+        self._unsigned = not described["signed"]
+        self._why_alternate = described["why_alternate"]
+        return model if model.contract.state == "none" else model.session()
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """Run one input after another; a failure does not stop the rest."""
         from edgekit.bench.inputs import frames, load
         from edgekit_runtime import EdgekitError
 
-        asked: Model | Session = model if model.contract.state == "none" else model.session()
-        self._begun, described = True, model.describe()
-        self.trust = described["trust"]
-        self._unsigned = not described["signed"]
-        self._why_alternate = described["why_alternate"]
+        asked = self.begin(model)
         for one in given:
-            self._files_to_run += 1
+            self._asked += 1
             if not isinstance(one, str):
                 self._refused(one.where, one)
                 continue
@@ -218,16 +240,24 @@ class _AnswerPrinter:
             except EdgekitError as error:
                 self._refused(name, error)
 
+    def tell(self, name: str, outcome: Answer | EdgekitError) -> None:
+        from edgekit_runtime import EdgekitError
+
+        if not isinstance(outcome, EdgekitError):
+            self._print(name, outcome)
+        else:
+            self._refused(name, outcome)
+
     def _refused(self, name: str, error: EdgekitError) -> None:
         self.failed += 1
-        if self.answer_json:
+        if self._as_json:
             self._emit({"input": name, "error": error.as_json()})
         else:
             where = "" if error.where.startswith(name) else f"{name}: "
             click.echo(f"error: {where}{error} [{error.code}]", err=True)
 
     def _print(self, name: str, answer: Answer) -> None:
-        if self.answer_json:
+        if self._as_json:
             self._emit(answer_json(name, answer, self._k))
             return
         for line in answer_lines(name, answer, self._k):
@@ -249,19 +279,17 @@ class _AnswerPrinter:
             why = sent.trouble or ("no fleet has confirmed it" if sent.sent else "not connected")
             advice = f" ({sent.advice})" if sent.advice else ""
             click.echo(f"telemetry: {why}; {sent.waiting} window(s) wait in the spool{advice}", err=True)
-        if interrupted and not (self._begun and self.answer_json and not self._streams):
+        if interrupted and not (self._begun and self._as_json and not self._streams):
             return False
-        if self.answer_json and not self._streams:
+        if self._as_json and not self._streams:
             shown = {"answers": self._answers, "trust": self.trust}
             print_json(shown | ({"interrupted": True} if interrupted else {}))
-        if self._why_alternate and not self.answer_json:
+        if self._why_alternate and not self._as_json:
             click.echo(f"note: {self._why_alternate}. For the same answers everywhere: --pin primary", err=True)
-        if self._unsigned and not self.failed and not self.answer_json:
+        if self._unsigned and not self.failed and not self._as_json:
             click.echo(f"note: {self.trust}", err=True)
-        if (
-            self.failed and self._files_to_run > 1 and not self.answer_json
-        ):  # the lines that say why may be a thousand lines up
-            click.echo(f"{self.failed} of {self._files_to_run} inputs got no answer", err=True)
+        if self.failed and self._asked > 1 and not self._as_json:  # the lines that say why may be a thousand lines up
+            click.echo(f"{self.failed} of {self._asked} inputs got no answer", err=True)
         return True
 
 
@@ -301,11 +329,11 @@ def answer_lines(given: str, answer: Answer, k: int) -> list[str]:
     lines = [f"{given}   {answer.timings['total']:.1f} ms from the {answer.source}{by}{late}"]
     task = _task(answer.contract)
     if task == "classification":
-        return lines + [f"  {scores.confidence(p.score):>7}  {p.label}" for p in answer.top(k)]
+        return lines + [f"  {words.confidence(p.score):>7}  {p.label}" for p in answer.top(k)]
     if task == "detection":
         for box in answer.boxes:  # whole pixels are enough to look at
             lines.append(
-                f"  {scores.confidence(box.score):>7}  {box.label}   {box.left:.0f},{box.top:.0f} to "
+                f"  {words.confidence(box.score):>7}  {box.label}   {box.left:.0f},{box.top:.0f} to "
                 f"{box.right:.0f},{box.bottom:.0f} ({box.right - box.left:.0f} x {box.bottom - box.top:.0f})"
             )
         return lines if answer.boxes else [*lines, "  nothing found"]
@@ -322,31 +350,124 @@ def _few(array: NDArray[Any]) -> str:
     return ", ".join(f"{value:.5g}" for value in flat[:8]) + (", ..." if flat.size > 8 else "")
 
 
-def fill_cache(
-    bundle: Path, inputs: Sequence[str], file: Path, max_mb: float, opened: dict[str, Any], *, as_json: bool
+def _fill_cache(
+    bundle: Path, inputs: Sequence[str], path: Path, max_mb: float, opened: dict[str, Any], *, as_json: bool
 ) -> int:
-    """Fill the cache. Exit code 1 if a file could not be read or an answer is not on disk."""
-    from edgekit.bench.filling import fill
+    """Store the answers in a file. Exit code 1 if an input is unreadable or an answer not kept."""
+    from edgekit.bench.inputs import InputsError, list_files
+    from edgekit_runtime import open_bundle
+    from edgekit_runtime.cache.disk import DiskCache
 
-    refuse_unwritable(file, "--fill-cache")
-    try:
-        with console_progress() as progress:
-            found = fill(bundle, inputs, file, max_mb=max_mb, progress=progress, opened=opened)
-    except KeyboardInterrupt:
-        if not as_json:
-            click.echo("the answers so far are kept: the same command continues from there", err=True)
-        raise
+    refuse_unwritable(path, "--fill-cache")
+    listed = list(list_files(inputs))
+    files, closed = [one for one in listed if isinstance(one, str)], [one for one in listed if not isinstance(one, str)]
+    if not files:
+        raise closed[0]
+    began = monotonic()
+    with open_bundle(bundle, cache=False, **opened) as model:
+        described = model.describe()
+        if model.contract.state != "none":
+            raise InputsError("the model keeps state, so its answers cannot be cached", where=str(bundle))
+        disk = DiskCache(path, model.kept_form, max_bytes=int(max_mb * 2**20))
+        with contextlib.closing(disk):
+            counts = _store_answers(model, disk, files, path)
+    found: dict[str, Any] = {
+        "bundle": str(bundle),
+        "recipe": described["recipe"],
+        "engine": described["engine"]["name"],
+        "disk_cache": str(path),
+        "files": len(files),
+        **counts,
+        "unreadable": [{"file": error.where, "why": error.what} for error in closed] + counts["unreadable"],
+        "seconds": round(monotonic() - began, 3),
+    }
     if as_json:
         print_json(found)
     else:
-        _print_report(found, max_mb)
+        _print_filled(found, max_mb)
     return 1 if found["unreadable"] or found["full"] or found["not_kept"] else 0
 
 
-def _print_report(found: dict[str, Any], max_mb: float) -> None:
+def _store_answers(model: Model, disk: DiskCache, files: Sequence[str], path: Path) -> dict[str, Any]:
+    """Compute what is missing, until the set begins to evict itself or the disk is full.
+
+    Raises OutputError if the file cannot be written, or the disk was full.
+    """
+    from edgekit.bench.inputs import load
+    from edgekit_runtime.cache.identity import identify
+    from edgekit_runtime.cache.memory_tier import Miss, entry_bytes
+    from edgekit_runtime.system.errors import InputError
+
+    limit, name, form = _usable(disk, path).limit, model.contract.inputs[0].name, model.kept_form
+    tried, there, full, first = 0, 0, False, b""
+    sizes: dict[bytes, int] = {}  # of the computed answers
+    unreadable = []
+    with console_progress() as progress:
+        for tried, file in enumerate(files, 1):
+            try:
+                loaded = load(file, model.contract)
+                key, named = identify(loaded if isinstance(loaded, dict) else {name: loaded}, form.namespace)
+                if key is None:
+                    raise InputError("this input has no bytes to know it by", where=file)
+                if not isinstance(disk.find(key), Miss):  # which marks it as used
+                    there += 1
+                else:
+                    outputs = model.predict(named).outputs
+                    sizes[key] = entry_bytes(outputs)
+                    if not disk.put(key, outputs) and disk.sync():  # the writer was behind
+                        disk.put(key, outputs)
+                first = first or key
+            except InputError as error:
+                unreadable.append({"file": file, "why": error.what})
+            progress("filling the cache", tried, len(files))
+            if tried % _SYNC_EVERY == 0 or tried == len(files):
+                disk.sync()
+                full = bool(first and disk.stats().evicted and isinstance(disk.stale(first), Miss))
+                if full or disk.stats().limit < limit:
+                    break
+    made = sum(not isinstance(disk.stale(key), Miss) for key in sizes)
+    stats, largest = _usable(disk, path, limit), max(sizes.values(), default=0)
+    return {
+        "made": made,
+        "there": there,
+        "unreadable": unreadable,
+        "full": full,
+        "not_kept": len(sizes) - made,
+        "pushed_out": max(0, min(len(sizes), stats.written) - made),
+        "too_large": sum(size > disk.largest_bytes for size in sizes.values()),
+        "largest_mb": disk.largest_bytes / 2**20,
+        "needs_mb": math.ceil(16 * largest / 2**20) if largest > disk.largest_bytes else None,
+        "bytes": stats.bytes,
+        "evicted": stats.evicted,
+        "left": len(files) - tried,
+    }
+
+
+_TROUBLE = {
+    "full": (
+        "the disk is full, and what was written is gone",
+        "Make room there, or name a file on another disk with --fill-cache",
+    ),
+    "busy": ("another process keeps it locked", "Run it again when that one has ended"),
+}
+
+
+def _usable(disk: DiskCache, path: Path, limit: int = 0) -> DiskStats:
+    """Raises OutputError if it cannot be written. limit: at the start; a full disk halves it."""
+    from edgekit.packaging.output_errors import OutputError
+
+    stats = disk.stats()
+    trouble = "full" if stats.limit < limit else stats.trouble
+    if trouble is not None:
+        what, do = _TROUBLE.get(trouble, ("it cannot be written", "Name a file that can be written with --fill-cache"))
+        raise OutputError(what, where=str(path), do=do)
+    return stats
+
+
+def _print_filled(found: dict[str, Any], max_mb: float) -> None:
     rate = found["made"] / found["seconds"] if found["seconds"] else 0.0
     click.echo(
-        f"{found['disk_cache']}: {found['made']:,} answers made, {found['there']:,} were there, "
+        f"{found['disk_cache']}: {found['made']:,} answers made, {found['there']:,} already there, "
         f"{found['bytes'] / 2**20:.1f} MiB, {found['seconds']:.1f} s, {rate:.1f}/s with {found['recipe']} on "
         f"{found['engine']}"
     )
@@ -361,12 +482,12 @@ def _print_report(found: dict[str, Any], max_mb: float) -> None:
         )
     if lost := found["not_kept"] - found["too_large"] - found["pushed_out"]:
         click.echo(
-            f"{lost:,} answers are not kept: the file could not be written for a while. Run the same command again",
+            f"{lost:,} answers are not kept: the file was not writable for a while. Run the same command again",
             err=True,
         )
     if found["full"]:
         click.echo(
-            f"{max_mb:g} MiB are too few: answers push each other out; {found['left']:,} files were not tried. "
+            f"{max_mb:g} MiB are too few: answers evict each other; {found['left']:,} files were not tried. "
             "Pass a larger --disk-cache-mb, here and as disk_mb of CacheOptions",
             err=True,
         )

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import options as completion
 from edgekit.cli.options import (
     BUNDLE,
-    PATH,
-    allow_unsigned,
     as_json,
     catalogue_of,
     engine,
+    held_bundle,
+    opening,
     options_given,
+    output,
     print_json,
+    print_result,
+    profile,
     profile_path,
+    profiles,
     refuse_unwritable,
-    say,
-    secret,
     threads,
-    trust,
     write_json,
 )
 from edgekit.cli.progress import console_progress
 
 if TYPE_CHECKING:
+    from edgekit.boards.accelerators import AcceleratorReport
+    from edgekit.boards.catalogue import CheckFinding
     from edgekit.boards.checked import CheckReport
     from edgekit.boards.replay import ReplayResult
     from edgekit.packaging.verifying import Verification
@@ -39,31 +41,25 @@ if TYPE_CHECKING:
 @click.option(
     "--replay",
     is_flag=True,
-    help="Also load it, in a child within limits of memory and time, and replay its golden examples; then choose how "
-    "to run it, replay and warm up as an application does.",
+    help="Also load it, in a child process with limits on memory and time, and replay its golden examples; then tune, "
+    "replay and warm up as an application does.",
 )
-@engine
-@threads
-@trust
-@allow_unsigned
-@secret
-@click.option(
-    "--profile",
-    shell_complete=completion.profiles,
-    metavar="NAME",
-    help="A board that the bundle must be for. Default: what the ROOT remembers, else what is found here, as a remark.",
+@engine()
+@threads()
+@opening
+@profile(
+    help="A board that the bundle must be for. Default: what ROOT remembers, else what is detected here, as a note."
 )
-@click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write what --json prints there, too.")
+@output("RECORD", "Also write what --json prints to RECORD.")
 @as_json
 def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: Any) -> int:
     """Check BUNDLE, or the active one of an install ROOT, and print each check.
 
-    Checked are digests, signatures, dates and the clock, the board, the structure and the operators of every model
-    file, and the golden examples.
+    Checks digests, signatures, dates and the clock, the board, the structure and the operators of every model file, and
+    the golden examples.
 
-    Without BUNDLE it is the install root that this folder is, or the only *.ekb in it, and a line says which.
-    Exits 1 with the first reason against it, and where --replay finds an answer out of tolerance. A machine without
-    trusted keys says so, and continues only with --allow-unsigned.
+    Without BUNDLE, the current folder must be an install root or hold one *.ekb. Exits 1 at the first failed check, or
+    if --replay finds an answer out of tolerance. A machine without trusted keys needs --allow-unsigned.
 
     \b
     edgekit verify net.ekb --trust key.pub.pem
@@ -77,7 +73,7 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
     if not options["replay"] and (idle := options_given("engine", "threads")):
         raise click.UsageError(f"Pass --replay with {' and '.join(idle)}: nothing is loaded without it.")
     if options["engine"] not in (None, *ENGINES):
-        raise EngineError(f"there is no engine '{options['engine']}'", do=f"Engines: {', '.join(ENGINES)}")
+        raise EngineError(f"unknown engine '{options['engine']}'", do=f"Engines: {', '.join(ENGINES)}")
     if output is not None:
         refuse_unwritable(output)
     bundle, profile = bundle or _here(), options["profile"]
@@ -133,7 +129,7 @@ def _closing_lines(verification: Verification, replayed: dict[str, Any]) -> Iter
     made, manifest = verification.generation, verification.manifest
     if replayed and manifest is not None:
         examples = "1 golden example" if replayed["examples"] == 1 else f"{replayed['examples']} golden examples"
-        by = "which made them" if replayed["same_engine"] else "another than made them"
+        by = "the engine that made them" if replayed["same_engine"] else "a different engine made them"
         engine = replayed["engine"]
         same = "" if engine["arithmetic"] == "exact" else " with the same bits on the golden examples"
         where = "" if made is None else f"generation {made.number}, {verification.state}: "
@@ -160,7 +156,7 @@ def _here() -> Path:
     folder = Path.cwd()
     found = [folder] if is_root(folder) else [one for one in sorted(folder.glob("*.ekb")) if one.is_file()]
     if len(found) != 1:
-        there = f"it holds {len(found)} of them" if found else "it is no root and holds none"
+        there = f"it holds {len(found)} of them" if found else "it is not a root and holds none"
         raise click.UsageError(
             f"Name a BUNDLE or a ROOT. Without it, {folder} must be an install root or hold one *.ekb, and {there}."
         )
@@ -170,13 +166,8 @@ def _here() -> Path:
 
 @click.command()
 @click.argument("artifact", type=BUNDLE, metavar="BUNDLE|ROOT|ARTIFACT")
-@click.option(
-    "--profile",
-    "profiles",
-    shell_complete=completion.profiles,
-    multiple=True,
-    metavar="NAME",
-    help="The board: a name of `edgekit profiles list`, or the path of a .toml. Repeatable. Default: the bundle's own.",
+@profiles(
+    help="The board: a name of `edgekit profiles list`, or the path of a .toml. Repeatable. Default: the bundle's own."
 )
 @profile_path
 @click.option(
@@ -184,64 +175,64 @@ def _here() -> Path:
     "runtimes",
     multiple=True,
     metavar="ENGINE==VERSION",
-    help="The runtime that the board really has, such as tflite-runtime==2.14.0. Default: what the profile installs.",
+    help="The runtime version on the board, such as tflite-runtime==2.14.0. Default: what the profile installs.",
 )
-@click.option("--emulate", is_flag=True, help="Install and replay it on the board's processor under QEMU, too.")
-@click.option("--no-replay", is_flag=True, help="Only what the files show: nothing is run, nothing is fetched.")
-@trust
-@allow_unsigned
-@secret
+@click.option("--emulate", is_flag=True, help="Also install and replay it on the board's processor under QEMU.")
+@click.option("--no-replay", is_flag=True, help="Check the files only: run and fetch nothing.")
+@click.option(
+    "--for",
+    "targets",
+    type=click.Choice(("android", "ios", "web")),
+    multiple=True,
+    help="Instead of a board: count what a phone's or browser's GPU or NPU would leave to the processor. Repeatable.",
+)
+@opening
 @as_json
-def check(
-    artifact: Path,
-    profiles: tuple[str, ...],
-    profile_paths: tuple[Path, ...],
-    runtimes: tuple[str, ...],
-    emulate: bool,
-    no_replay: bool,
-    trust: tuple[Path, ...],
-    allow_unsigned: bool,
-    secret: str | None,
-    as_json: bool,
-) -> int:
+def check(artifact: Path, as_json: bool, **asked: Any) -> int:
     """Predict whether a bundle loads on a board, and agrees there.
 
     The argument is a bundle, an install ROOT, a .tflite or an .onnx file.
 
-    What the file alone shows comes first: operator versions, NumPy, wheels for the board's Python, memory.
-    Then the golden examples are replayed with that very version of the runtime, which is installed beside this
-    environment and kept. Each finding has a code: `edgekit doctor CODE` says more. Exits 1 when a finding is an error.
+    First the file is checked alone: operator versions, NumPy, wheels for the board's Python, memory. Then the golden
+    examples are replayed with the board's version of the runtime, in an environment of its own that is kept. Each
+    finding has a code; `edgekit doctor CODE` explains it. Exits 1 if a finding is an error.
 
     \b
     edgekit check net.ekb --profile raspberry-pi-4
     edgekit check net.tflite --profile raspberry-pi-4 --runtime tflite-runtime==2.14.0
+    edgekit check net.ekb --for android --for ios
     """
+    from edgekit.boards.accelerators import check_accelerators
     from edgekit.boards.checked import CheckRequest, runtime_named
     from edgekit.boards.checked import check as checked
-    from edgekit.packaging.model_file import bundle_file, form_of
+    from edgekit.packaging.model_file import form_of
     from edgekit_runtime.bundle.reader import read_bundle
 
-    if emulate and no_replay:
+    if asked["emulate"] and asked["no_replay"]:
         raise click.UsageError("--emulate replays, and --no-replay does not: pass one of them.")
-    artifact = click.get_current_context().with_resource(bundle_file(artifact, trust, allow_unsigned))
+    if asked["targets"] and (of_boards := options_given("profiles", "runtimes", "emulate", "no_replay")):
+        raise click.UsageError(f"--for runs nothing and asks for no board: leave out {' and '.join(of_boards)}.")
+    artifact = held_bundle(artifact, asked["trust"], asked["allow_unsigned"])
+    if asked["targets"]:
+        reports = [check_accelerators(artifact, one, asked["secret"]) for one in dict.fromkeys(asked["targets"])]
+        lines = (line for one in reports for line in _accelerator_lines(one, artifact))
+        several = {"ok": True, "checks": [one.as_json() for one in reports]}
+        print_result(reports[0].as_json() if len(reports) == 1 else several, lines, as_json)
+        return 0
+    profiles = asked["profiles"]
     if not profiles:
         if form_of(artifact) != "bundle":
-            raise click.UsageError("A model file does not say for which board: pass --profile NAME.")
+            raise click.UsageError("A model file names no board: pass --profile NAME.")
         profiles = (read_bundle(artifact).manifest.target.profile,)
-    named = tuple(runtime_named(text) for text in runtimes)
-    catalogue = catalogue_of(profile_paths)
+    named = tuple(map(runtime_named, asked["runtimes"]))
+    catalogue = catalogue_of(asked["profile_paths"])
     boards = [catalogue.load(name) for name in dict.fromkeys(profiles)]
     with console_progress() as progress:
-        found = [
-            checked(CheckRequest(artifact, board, named, not no_replay, emulate, secret), progress) for board in boards
-        ]
-    if as_json:
-        several = {"ok": all(one.ok for one in found), "checks": [one.as_json() for one in found]}
-        print_json(found[0].as_json() if len(found) == 1 else several)
-    else:
-        for one in found:
-            for line in _lines(one, artifact):
-                say(line)
+        how = (named, not asked["no_replay"], asked["emulate"], asked["secret"])
+        found = [checked(CheckRequest(artifact, board, *how), progress) for board in boards]
+    several = {"ok": all(one.ok for one in found), "checks": [one.as_json() for one in found]}
+    lines = (line for one in found for line in _lines(one, artifact))
+    print_result(found[0].as_json() if len(found) == 1 else several, lines, as_json)
     return 0 if all(one.ok for one in found) else 1
 
 
@@ -257,7 +248,37 @@ def _lines(checked: CheckReport, artifact: Path) -> Iterator[str]:
     yield f"{artifact.name} on {checked.profile}: {verdict}"
     for replayed in checked.replays:
         yield f"  replayed {replay_line(replayed)}"
-    for found in checked.findings:
+    yield from _finding_lines(checked.findings)
+
+
+_WHY = {
+    "operator": "not in its list",
+    "version": "a later version",
+    "axes": "too many or too few axes",
+    "size": "a size known only at run time",
+    "part": "in a part that it leaves out",
+}
+
+
+def _accelerator_lines(report: AcceleratorReport, artifact: Path) -> Iterator[str]:
+    for network in report.networks:
+        yield f"{artifact.name} for {report.target}: {network.artifact}, {network.operators} operators"
+        for one in network.splits:
+            parts = f" in {one.parts} part{'s' * (one.parts != 1)}" if one.parts else ""
+            share = "" if one.share is None else f", {100 * one.share:.3g} % of the multiply-accumulates"
+            yield f"  {one.delegate.title} takes {one.taken}{parts}{share if one.taken else ''}"
+            left = [f"{each.count} {each.op} ({_WHY.get(each.why) or ', '.join(each.types)})" for each in one.left]
+            if left:
+                more = f" and {len(left) - 6} more kinds" if len(left) > 6 else ""
+                yield f"    left behind: {', '.join(left[:6])}{more}"
+            if one.conditional:
+                yield f"    not checked: its conditions on {', '.join(one.conditional)}"
+            yield f"    {one.delegate.note}"
+    yield from _finding_lines(report.findings)
+
+
+def _finding_lines(findings: Iterable[CheckFinding]) -> Iterator[str]:
+    for found in findings:
         yield f"  {found.level} {found.code}: {f'{found.artifact}: ' if found.artifact else ''}{found.what}"
         if found.level == "error":
             yield f"    why: {found.why}"

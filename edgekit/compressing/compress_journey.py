@@ -27,25 +27,27 @@ from edgekit.building.build_request import BuildRequest
 from edgekit.building.build_subject import BuildSubject, open_subject
 from edgekit.building.data import Opener, key, survey_digest
 from edgekit.building.making import Maker, Workers
-from edgekit.compressing.compress_request import (
+from edgekit.compressing.compress_report import (
+    FLOATS,
+    ORIGINAL,
     PLAIN,
-    STEPS,
     CompressReport,
-    CompressRequest,
     Limits,
     MeasuredArtifact,
-    check,
+    known_rows,
     line_of,
     loss_words,
+    read_beside,
+    rows_of,
+    write_report,
 )
+from edgekit.compressing.compress_request import STEPS, CompressRequest, check
 from edgekit.compressing.measuring import Gauge
-from edgekit.compressing.result import known_rows, read_beside, rows_of, write_report
 from edgekit.compressing.steps import HINTS, Bench, Teacher, carry_out, check_features, open_teacher
 from edgekit.compressing.training_data import (
     ITEMS,
     Labels,
     OutputSplit,
-    can_split,
     check_labels,
     moved_contract,
     of_size,
@@ -56,6 +58,11 @@ from edgekit.compressing.training_data import (
 )
 from edgekit.packaging.writer import write_whole
 from edgekit_converters.choose import MAX_DROP
+from edgekit_converters.compress.float_training import check_batch
+from edgekit_converters.compress.losses import TrainingOptions, box_layout
+from edgekit_converters.compress.qat import open_network
+from edgekit_converters.compress.split import can_split
+from edgekit_converters.compress.twin import keras_twin
 from edgekit_converters.data.dataset import Dataset, Subset
 from edgekit_converters.data.describe_contract import default_file, find_contract_file
 from edgekit_converters.data.lint import Survey
@@ -65,7 +72,7 @@ from edgekit_converters.formats.keras_record import Record, read_record, with_re
 from edgekit_converters.recipe.conversion_errors import CompressError, SourceError
 from edgekit_converters.recipe.progress import Progress, silent
 from edgekit_converters.recipe.store import NO_STORE, DiskStore
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load import load
 from edgekit_runtime.bundle.manifest import RUNTIME_VERSION
 from edgekit_runtime.system.strict_json import to_json
 
@@ -92,8 +99,6 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
     """
     if request.model.suffix == ".keras":
         return request
-    from edgekit_converters.compress.twin import keras_twin
-    from edgekit_converters.sources.load import load
 
     source = load(request.model, request.options)
     folder = request.output / "original"
@@ -110,7 +115,7 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
     if contract is None and source.stated:
         contract = default_file(twin)
         write_whole(contract, source.stated.encode(), "the contract file")
-    return replace(request, model=twin, contract=contract, options=LoadOptions())
+    return replace(request, model=twin, contract=contract, shapes={}, trust_model=False)
 
 
 @dataclass
@@ -154,12 +159,9 @@ class _Journey:
         self._result = request.output / request.model.name
 
     def run(self) -> CompressReport:
-        from edgekit_converters.compress.float_training import check_batch
-        from edgekit_converters.compress.qat import open_network
-
         request = self._request
         built = BuildRequest(
-            request.model, (), request.output, evaluation=request.evaluation, max_drop=request.max_drop,
+            request.model, (), output=request.output, evaluation=request.evaluation, max_drop=request.max_drop,
             metric=request.metric, contract=request.contract, options=request.options, cache=request.cache,
         )  # fmt: skip
         network = open_network(request.model)
@@ -167,8 +169,8 @@ class _Journey:
         subject = open_subject(built, self._store, self._workers.progress)
         given, found = training_set(request, subject, self._store, self._workers.progress)
         kind = check_labels(subject, found, request.train)
-        if "split" in request.steps and not can_split(subject):
-            what = "no output of the model holds boxes beside scores, so there is nothing to split"
+        if "split" in request.steps and not can_split(subject.contract):
+            what = "no output holds both boxes and scores: nothing to split"
             raise CompressError(what, where=str(request.model), do="Leave the step split out; see docs/compress.md")
         if request.steps != ("qat",):
             check_batch(network, request.batch, str(request.model))
@@ -191,8 +193,6 @@ class _Journey:
         name: str,
     ) -> CompressReport:
         """Measure plain INT8, and train if that is not enough. name: the result's key."""
-        from edgekit_converters.compress.losses import TrainingOptions
-
         request, (given, found, kind) = self._request, training
         readable = [index for index in range(len(given)) if index not in found.unreadable]
         chosen = sorted(visiting_order(len(readable), request.seed)[:_CALIBRATION])
@@ -201,13 +201,13 @@ class _Journey:
         sets = replace(subject.sets, calibration=calibration, calibration_digest=digest)
         subject = replace(subject, sets=sets)
         maker = Maker(subject, subject.workspace(self._workers.progress), self._workers)
-        original = self._say_rows(self._gauge.originals(maker))
+        original = self._say_rows(self._gauge.rows(ORIGINAL, maker, FLOATS))
         plain = self._say_rows(self._gauge.rows(PLAIN, maker))
-        splits = can_split(subject) and ("split" in request.steps or not request.steps)
+        splits = can_split(subject.contract) and ("split" in request.steps or not request.steps)
         if not self._limits.packable(plain) and not splits:
             failed = next(row for row in plain if row.recipe in self._limits.recipes)
             what = f"{failed.recipe} cannot be made: {failed.failed}"
-            raise CompressError(what, where=str(request.model), do="Build it: the report says what stands in the way")
+            raise CompressError(what, where=str(request.model), do="Build it: the report says what prevents it")
         if not request.steps and self._limits.are_kept(plain) and not (splits and self._limits.is_broken(plain)):
             return self._report(self._gauge.timed((*original, *plain)), (), None)
         repaired = self._say_rows(self._gauge.repaired(maker, plain)) if request.repair_s else ()
@@ -221,7 +221,7 @@ class _Journey:
                 partial(self._gauge.high_ms, subject), self._workers.progress, self._say, teacher,
             )  # fmt: skip
             rows = (*original, *plain, *repaired)
-            chain = _Chain(request.model, plain, rows, subject, can_split(subject), data)
+            chain = _Chain(request.model, plain, rows, subject, can_split(subject.contract), data)
             self._trained(chain, bench)
             return self._finished(chain, bench)
 
@@ -235,7 +235,7 @@ class _Journey:
         try:
             return read_record(self._result)
         except SourceError:
-            self._say(f"{self._result} is damaged: it is made again")
+            self._say(f"{self._result} is damaged and is made again")
             return None
 
     def _key(self, subject: BuildSubject, found: Survey, teacher: Teacher | None) -> str:
@@ -288,8 +288,6 @@ class _Journey:
         """The bench for a step that starts from the model that was kept last."""
         subject, data = chain.subject, chain.data
         if data.kind == "boxes":
-            from edgekit_converters.compress.losses import box_layout
-
             data = replace(data, layout=box_layout(subject.contract))
         times = partial(self._gauge.high_ms, subject)
         made: dict[str, Any] = {"rows": chain.current, "split": chain.split, "sparse": "sparse" in chain.kept}
@@ -297,8 +295,6 @@ class _Journey:
 
     def _of_size(self, chain: _Chain, bench: Bench, size: tuple[int, int]) -> tuple[Path, Bench]:
         """(the last kept model, untrained, for pictures of that size; the bench for it)"""
-        from edgekit_converters.compress.qat import open_network
-
         request, path = self._request, bench.folder / _OF_SIZE / self._request.model.name
         path.parent.mkdir(exist_ok=True)
         of_size(open_network(chain.path), chain.subject.contract, size, str(request.model)).save(path)
@@ -344,7 +340,7 @@ class _Journey:
             gains = any(row.drop is not None and row.drop < was[row.recipe] for row in limits.packable(after))
             return "" if gains else "no format loses less than before"
         if step == "prune" or (step == "distill" and self._request.narrows):
-            return "" if limits.cost(after) < limits.cost(before) else "it takes no less time"
+            return "" if limits.is_faster(before, after) else "it takes no less time"
         if step == "sparse":
             return "" if limits.packed(after) < limits.packed(before) else "it takes no fewer bytes when compressed"
         return "" if limits.drop(after) < limits.drop(before) else "it loses no less than before"
@@ -381,7 +377,7 @@ class _Journey:
         """The report, after its JSON and its page are written."""
         report, failed = write_report(report, self._request, name)
         if failed:
-            self._say(f"warning: there is no page: {failed}")
+            self._say(f"warning: no page was written: {failed}")
         return report
 
     def _teacher_row(self, bench: Bench) -> tuple[MeasuredArtifact, ...]:
@@ -412,23 +408,25 @@ class _Journey:
         limits, kept_steps = self._limits, [step["step"] for step in steps if step["kept"]]
         last = [row for row in rows if row.step == (kept_steps[-1] if kept_steps else PLAIN)]
         kept = limits.are_kept(last)
+        unsure = limits.accuracy.budget_ms is not None and any(row.busy for row in last)
+        again = "try again when it is idle" if model is None else "build it when it is idle"
+        busy = f"; this machine was busy, so its times say little of the budget: {again}" * unsure
         if not steps:
-            return CompressReport(
-                None, rows, steps, "plain INT8 keeps the limits: nothing was trained; build the model as it is", kept
-            )
+            verdict = f"plain INT8 keeps the limits: nothing was trained; build the model as it is{busy}"
+            return CompressReport(None, rows, steps, verdict, kept)
         if model is None:
             verdict = "; ".join(f"{step['step']} was not kept: {step['why']}" for step in steps)
-            verdict += "; no model was written. docs/compress.md says when a step does not help"
+            verdict += f"; no model was written; docs/compress.md says when a step does not help{busy}"
             return CompressReport(None, rows, steps, verdict, kept)
         best = min(
             limits.packable(last), key=lambda row: (not limits.is_on_time(row), row.drop or 0.0, row.high_ms or 0.0)
         )
         verdict = f"{best.recipe} of {model} {loss_words(best.drop or 0.0, error=best.error)}"
-        if best.high_ms is not None:
+        if best.high_ms is not None and not best.busy:
             verdict += f" and is estimated to take up to {best.high_ms:.3g} ms"
         accuracy = limits.accuracy
         if accuracy.max_drop is not None or accuracy.budget_ms is not None:
-            verdict += f"; the limits are {'' if kept else 'not '}kept"
+            verdict += f"; the limits are {'' if kept else 'not '}kept{busy}"
         for step in steps:
             gain = step.get("gain")
             if not step["kept"]:

@@ -8,6 +8,7 @@
 Rules:
 - the estimate from file and board decides, as in a bundle; this machine's times are taken at the end, of all artifacts
   in one go, and decide nothing unless it is the board;
+- times of this machine while it is busy take out no channels, and a report says so;
 - a gain counts the items that both artifacts answered; it is noise if its 95 % interval contains zero.
 """
 
@@ -23,20 +24,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit.building.board_candidates import Clocks, candidates, is_here, lasting_estimate, timer
 from edgekit.building.build_subject import BuildSubject
-from edgekit.building.candidates import Clocks, candidates, is_here, lasting_estimate, timer
 from edgekit.building.data import key
 from edgekit.building.making import Maker, RecipeResult, Workers
 from edgekit.building.repairing import Search, with_repairs
-from edgekit.compressing.compress_request import (
-    FLOATS,
-    ORIGINAL,
-    RECIPES,
-    REPAIRED,
-    CompressRequest,
-    Gain,
-    MeasuredArtifact,
-)
+from edgekit.compressing.compress_report import FLOATS, RECIPES, REPAIRED, Gain, MeasuredArtifact, busy_error
+from edgekit.compressing.compress_request import CompressRequest
 from edgekit_converters.choose import MAX_DROP, ChoiceLimits
 from edgekit_converters.data.dataset import Subset
 from edgekit_converters.fidelity.compare import compare
@@ -78,10 +72,6 @@ class Gauge:
             made = replace(made, fidelity=found)
         return self._rows(step, maker, [made])
 
-    def originals(self, maker: Maker) -> tuple[MeasuredArtifact, ...]:
-        """The given model in float, in each format."""
-        return self.rows(ORIGINAL, maker, FLOATS)
-
     def repaired(self, maker: Maker, plain: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
         """A build's repair of plain INT8 that misses the limit; half of its items chose it."""
         limits = ChoiceLimits(max_drop=MAX_DROP if self._request.max_drop is None else self._request.max_drop)
@@ -101,6 +91,8 @@ class Gauge:
         sets = replace(sets, calibration=Subset(sets.calibration, few), calibration_digest=calibration_digest)
         maker = self.maker_of(path, replace(subject, sets=sets))
         (found,) = self._estimates(maker.subject, [maker.convert(find_recipe(recipe))])
+        if found is not None and found.busy:
+            raise busy_error(str(self._request.model))
         return None if found is None else found.high_ms
 
     def timed(self, rows: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
@@ -115,7 +107,8 @@ class Gauge:
         for row in rows:
             name = row.step, row.recipe
             try:
-                found.append(replace(row, here_ms=clocks[inputs[name]](kept[name]).mid_ms) if name in kept else row)
+                time = clocks[inputs[name]](kept[name]) if name in kept else None
+                found.append(replace(row, here_ms=time.mid_ms, here_busy=time.busy) if time else row)
             except EdgekitError:
                 return tuple(rows)
         return tuple(found)
@@ -196,4 +189,6 @@ def _measured(step: str, made: RecipeResult, time: Estimate | None) -> MeasuredA
         packed_bytes=len(lzma.compress(artifact.data)),
         error=found.is_error,
     )
-    return row if time is None else replace(row, ms=time.mid_ms, high_ms=time.high_ms, low_ms=time.low_ms)
+    if time is None:
+        return row
+    return replace(row, ms=time.mid_ms, high_ms=time.high_ms, low_ms=time.low_ms, busy=time.busy)

@@ -22,8 +22,17 @@ from numpy.typing import NDArray
 
 from edgekit.building.build_subject import BuildSubject
 from edgekit.building.data import Opener, cached_reference, key, survey_digest
-from edgekit.compressing.compress_request import CompressRequest, Limits, MeasuredArtifact
+from edgekit.compressing.compress_report import Limits, MeasuredArtifact, busy_error
+from edgekit.compressing.compress_request import CompressRequest
 from edgekit.compressing.training_data import OutputSplit
+from edgekit_converters.compress import hints as layer_hints
+from edgekit_converters.compress.channels import STEP, trace, without
+from edgekit_converters.compress.float_training import FloatRun, train_float
+from edgekit_converters.compress.losses import Teaching
+from edgekit_converters.compress.pruning import Count, choose_by_time, choose_by_width, importance
+from edgekit_converters.compress.qat import open_network, train_for_8_bits
+from edgekit_converters.compress.simulation import Simulation
+from edgekit_converters.compress.train import answers_of
 from edgekit_converters.data.dataset import Dataset, Example, Subset
 from edgekit_converters.data.describe_contract import describe, find_contract_file
 from edgekit_converters.data.statistics import SourceSamples
@@ -33,7 +42,8 @@ from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.recipe.progress import Progress
 from edgekit_converters.recipe.store import StageStore, cached_json
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.sources.source_model import LoadOptions, SourceModel
+from edgekit_converters.sources.load_options import LoadOptions
+from edgekit_converters.sources.source_model import SourceModel
 from edgekit_profiles import Profile, installable
 from edgekit_profiles.estimate import estimate
 from edgekit_profiles.workload import Workload
@@ -164,9 +174,9 @@ def open_teacher(request: CompressRequest, subject: BuildSubject, store: StageSt
     labels = subject.contract.labels, contract.labels
     if all(labels) and tuple(labels[0] or ()) != tuple(labels[1] or ()):
         raise CompressError(
-            "the teacher and the student have other labels, or the same in another order",
+            "the teacher and the student have different labels, or a different order",
             where=str(request.teacher),
-            do="Give a teacher of the same classes, or mend the contract file that names them otherwise",
+            do="Give a teacher of the same classes, or fix the contract file",
         )
     return Teacher(source, contract)
 
@@ -181,20 +191,11 @@ def carry_out(step: str, path: Path, bench: Bench) -> Any:
 
 
 def _qat(path: Path, bench: Bench) -> Any:
-    from edgekit_converters.compress.qat import train_for_8_bits
-
     args = bench.data, bench.options, bench.folder, bench.progress, bench.say
     return train_for_8_bits(path, *args, store=bench.store, hold_zeros=bench.sparse)
 
 
 def _sparse(path: Path, bench: Bench) -> Any:
-    from edgekit_converters.compress.channels import trace, without
-    from edgekit_converters.compress.float_training import FloatRun, train_float
-    from edgekit_converters.compress.losses import Teaching
-    from edgekit_converters.compress.qat import open_network
-    from edgekit_converters.compress.simulation import Simulation
-    from edgekit_converters.compress.train import answers_of
-
     network = replace(open_network(path), numbers=bench.data.kind != "classes")
     model = without(network, trace(network), np.zeros(0, np.int64), seed=bench.request.seed)
     answers = answers_of(Simulation(network, None), bench.data.x, bench.options.batch, bench.progress)
@@ -205,12 +206,6 @@ def _sparse(path: Path, bench: Bench) -> Any:
 
 
 def _distill(path: Path, bench: Bench) -> Any:
-    from edgekit_converters.compress.channels import trace, without
-    from edgekit_converters.compress.float_training import FloatRun, train_float
-    from edgekit_converters.compress.losses import Teaching
-    from edgekit_converters.compress.pruning import choose_by_width, importance
-    from edgekit_converters.compress.qat import open_network
-
     request, teacher = bench.request, bench.teacher
     assert teacher is not None
     network = replace(open_network(path), numbers=bench.data.kind != "classes")
@@ -243,26 +238,23 @@ def _distill(path: Path, bench: Bench) -> Any:
 
 
 def check_features(request: CompressRequest, network: Any) -> None:
-    """Raises CompressError if --features names an unknown layer. network: the given model's."""
+    """Raises CompressError if features names an unknown layer. network: the given model's."""
     if request.features is None:
         return
-    from edgekit_converters.compress.hints import check_layer, open_teacher, parse_layers
 
-    own, theirs = parse_layers(request.features)
-    check_layer(network, own, f"the student, {request.model}")
+    own, theirs = layer_hints.parse_layers(request.features)
+    layer_hints.check_layer(network, own, f"the student, {request.model}")
     if request.teacher is not None or theirs != own:
-        taught = network if request.teacher is None else open_teacher(request.teacher)
-        check_layer(taught, theirs, f"the teacher, {request.teacher or request.model}")
+        taught = network if request.teacher is None else layer_hints.open_teacher(request.teacher)
+        layer_hints.check_layer(taught, theirs, f"the teacher, {request.teacher or request.model}")
 
 
 def _hints(teacher: Teacher, opener: Opener, bench: Bench, student: Any) -> tuple[Any, NDArray[np.float32]]:
     """(Hints, outputs of the teacher's layer for the items, kept in the folder)"""
-    from edgekit_converters.compress.hints import Hints, open_teacher, parse_layers
-
     request = bench.request
-    own, theirs = parse_layers(request.features or "")
+    own, theirs = layer_hints.parse_layers(request.features or "")
     path = request.teacher or request.model
-    hints = Hints(open_teacher(path), theirs, own, path.name)
+    hints = layer_hints.Hints(layer_hints.open_teacher(path), theirs, own, path.name)
     items = teacher.items(opener, request.train, bench.chosen)
     return hints, hints.wanted(items, len(bench.chosen), student, bench.folder / HINTS)
 
@@ -285,14 +277,6 @@ def _are_some(channels: Any, stored: list[int]) -> bool:
 
 
 def _prune(path: Path, bench: Bench) -> Any:
-    from edgekit_converters.compress.channels import trace, without
-    from edgekit_converters.compress.float_training import FloatRun, train_float
-    from edgekit_converters.compress.losses import Teaching
-    from edgekit_converters.compress.pruning import Count
-    from edgekit_converters.compress.qat import open_network
-    from edgekit_converters.compress.simulation import Simulation
-    from edgekit_converters.compress.train import answers_of
-
     network = replace(open_network(path), numbers=bench.data.kind != "classes")
     channels = trace(network)
     name, chosen = key("prune", bench.options.key), partial(_leaving, network, channels, bench)
@@ -315,21 +299,21 @@ def _prune(path: Path, bench: Bench) -> Any:
 
 def _leaving(network: Any, channels: Any, bench: Bench) -> list[int]:
     """Labels of the channels that leave, so that the rest is estimated to keep the budget."""
-    from edgekit_converters.compress.channels import STEP, without
-    from edgekit_converters.compress.pruning import Count, choose_by_time, importance
-
-    request, count = bench.request, Count(network, channels)
+    request = bench.request
     profile, budget = request.load_profile(), request.budget_ms
     assert profile is not None
     assert budget is not None
     timed = [row for row in bench.limits.packable(bench.rows) if row.high_ms is not None]
     if not timed:
         raise CompressError(
-            f"no time on {request.profile} can be estimated for this model, so none can be reached",
+            f"no time on {request.profile} can be estimated for this model",
             where=str(request.model),
             do="Choose a board whose cores have rates, or measure it there: edgekit bench",
         )
     best = min(timed, key=lambda row: row.high_ms or 0.0)
+    if best.busy:
+        raise busy_error(str(request.model))
+    count = Count(network, channels)
     clock = _clock(profile, best.recipe)
     scale = (best.high_ms or 0.0) / clock(count(np.zeros(channels.count, bool)))
     matters = importance(network, channels, bench.data, bench.options)

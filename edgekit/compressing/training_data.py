@@ -8,7 +8,7 @@ Rules:
 - a training set that shares items with the evaluation set is refused, with their count;
 - labels that are missing or all the same are refused;
 - the items are in a file, because they may be more than the memory holds;
-- `--input`: artifacts of another size are still compared with the original's answers, and a teacher still reads
+- `input_size`: artifacts of another size are still compared with the original's answers, and a teacher still reads
   pictures of its own size;
 - `split`: boxes and scores become outputs with a scale each; numbers, answers and the user's metric stay the same.
 """
@@ -28,6 +28,11 @@ from numpy.typing import NDArray
 from edgekit.building.build_subject import BuildSubject
 from edgekit.building.data import Opener, cached_survey, key
 from edgekit.compressing.compress_request import CompressRequest
+from edgekit_converters.compress import split
+from edgekit_converters.compress.channels import trace, without
+from edgekit_converters.compress.losses import TrainingData
+from edgekit_converters.compress.qat import TrainedFile, open_network
+from edgekit_converters.compress.train import array_on_disk
 from edgekit_converters.data.contract_tasks import read_document
 from edgekit_converters.data.dataset import Dataset, Subset, digest
 from edgekit_converters.data.describe_contract import describe, find_contract_file
@@ -37,10 +42,12 @@ from edgekit_converters.fidelity.metrics import named_metric
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.formats.keras_record import JoinedOutput
 from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_converters.recipe.foreign_code import quiet
 from edgekit_converters.recipe.progress import Progress
 from edgekit_converters.recipe.store import NO_STORE, StageStore
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.sources.source_model import LoadOptions, toml_text
+from edgekit_converters.sources.load_options import LoadOptions
+from edgekit_converters.sources.source_model import toml_text
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
@@ -64,7 +71,7 @@ def training_set(
         raise CompressError(
             f"{len(shared)} of its {found.items} items are in the evaluation set too: {shown}",
             where=request.train,
-            do="Take them out of one of the two: an accuracy on items that were trained on says nothing",
+            do="Remove them from one of the two: accuracy on training items means nothing",
         )
     if found.not_finite:
         raise CompressError(
@@ -76,7 +83,7 @@ def training_set(
         raise CompressError(
             f"{len(found.digests)} items are fewer than two batches of {request.batch}",
             where=request.train,
-            do="Give more labelled items, or a smaller --batch",
+            do="Give more labelled items, or a smaller batch in a --recipe file",
         )
     return given, found
 
@@ -110,9 +117,6 @@ def check_labels(subject: BuildSubject, found: Survey, train: str) -> Labels:
 
 def training_data(subject: BuildSubject, given: Subset, kind: Labels, folder: Path, progress: Progress) -> Any:
     """The training set as the model takes it, in a file of the folder: a TrainingData."""
-    from edgekit_converters.compress.losses import TrainingData
-    from edgekit_converters.compress.train import array_on_disk
-
     samples = SourceSamples(given, subject.contract, subject.source)
     x: NDArray[np.float32] | None = None
     labels: list[Any] = []
@@ -141,19 +145,20 @@ def of_size(network: Any, contract: Contract, size: tuple[int, int], where: str)
     """A Keras model of that network and its weights, for pictures of (height, width).
 
     Raises CompressError if the network takes no picture, or its layers need its size."""
-    from edgekit_converters.compress.channels import trace, without
 
     if len(contract.inputs) != 1 or not pictures(contract.inputs) or contract.task == "detection":
         raise CompressError(
-            "--input needs a model that takes one picture, and answers no boxes in its pixels",
+            "input_size needs a model with one picture input and no boxes in pixels",
             where=where,
-            do='Say that it is a picture in the contract file, kind = "image"; or leave --input out',
+            do='Say that it is a picture in the contract file, kind = "image"; or leave input_size out',
         )
     before = network.input.shape
     last = tuple(before[1:]) == tuple(contract.inputs[0].shape)
     shape = (before[0], *size, before[3]) if last else (before[0], before[1], *size)
     if tuple(before[1:]) == tuple(shape[1:]):
-        raise CompressError(f"its pictures have {size[0]}x{size[1]} pixels already", where=where, do="Change --input")
+        raise CompressError(
+            f"its pictures have {size[0]}x{size[1]} pixels already", where=where, do="Change input_size"
+        )
     try:
         return without(network, trace(network), np.zeros(0, np.int64), shape=shape)
     except ValueError as error:
@@ -162,7 +167,7 @@ def of_size(network: Any, contract: Contract, size: tuple[int, int], where: str)
         raise CompressError(
             f"{what} its own size alone",
             where=where,
-            do="Give a network that ends in a mean over the picture (GlobalAveragePooling2D), or leave --input out",
+            do="Give a network that ends in a mean over the picture (GlobalAveragePooling2D), or leave input_size out",
         ) from error
 
 
@@ -189,13 +194,6 @@ def _same_items(before: Dataset, given: Dataset) -> Dataset:
     return Subset(given, before.indexes) if isinstance(before, Subset) else given
 
 
-def can_split(subject: BuildSubject) -> bool:
-    """Whether one output of the model holds boxes and scores."""
-    from edgekit_converters.compress import split
-
-    return split.can_split(subject.contract)
-
-
 @dataclass(frozen=True)
 class OutputSplit:
     """How a model's one output was split.
@@ -211,17 +209,13 @@ class OutputSplit:
 
     def answers(self, given: Reference, contract: Contract | None = None) -> Reference:
         """Answers with the new outputs. contract: of the model that gave them, None for `before`."""
-        from edgekit_converters.compress.split import split_answer
-
         before = contract or self.before
-        return replace(given, outputs=tuple(split_answer(one, before, self.names) for one in given.outputs))
+        return replace(given, outputs=tuple(split.split_answer(one, before, self.names) for one in given.outputs))
 
     def contract_text(self, file: Path) -> str:
         """Text of the new model's contract file. file: that of the model before."""
-        from edgekit_converters.compress.split import detection_keys
-
         said = dict(read_document(file).data)
-        detection = {**said.pop("detection", {}), **detection_keys(self.before, self.names)}
+        detection = {**said.pop("detection", {}), **split.detection_keys(self.before, self.names)}
         inputs = said.pop("inputs", None)
         if inputs:  # one, since it is trained
             (said["input"],) = inputs.values()
@@ -241,10 +235,6 @@ class OutputSplit:
 
 def split_model(path: Path, subject: BuildSubject) -> tuple[Any, OutputSplit]:
     """(TrainedFile, how it was split). Raises CompressError if the model cannot be rebuilt."""
-    from edgekit_converters.compress import split
-    from edgekit_converters.compress.qat import TrainedFile, open_network
-    from edgekit_converters.recipe.foreign_code import quiet
-
     with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch, quiet():
         model = split.split(open_network(path), subject.contract)
         names = tuple(map(str, model.output_names))

@@ -1,128 +1,123 @@
 """Two demos on this machine: a fleet with its page, and a throttled device with a host.
 
-    with FleetDemo(bundle, photos, folder) as demo:
+    with fleet_demo(bundle, photos, folder) as demo:
         print(demo.server.url)
         failed = [check for check in demo.checks() if check.problem]
 
 Rules:
 - one device is real and answers from the demo's bundle; the others are made up;
-- on a terminal the fleet runs until Ctrl-C; elsewhere it checks that its pages show what happened;
-- the host answers from the same build's bundle.
+- the fleet runs until the context ends, whatever its checks say;
+- the host answers from the same build's bundle;
+- budget and throttle follow what the device takes, so that a busy machine changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from edgekit.demo.assets import ASKED, MODEL, Step
 from edgekit.demo.story import Check, Story, eventually
-from edgekit.fleet.rolling import RollingPace
+from edgekit.fleet.rollout_runner import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit.fleet.simulated import SimulatedBoards
+from edgekit.fleet.simulated import BoardLoad, BoardLoadPlan
 from edgekit.fleet.store.fleet_errors import FleetError
 from edgekit.packaging.output_errors import DemoError
-from edgekit_runtime import BudgetExceeded, Model, TelemetryOptions, open_bundle
+from edgekit_runtime import BudgetExceeded, EdgekitError, Model, TelemetryOptions, open_bundle
 from edgekit_runtime.system.strict_json import load_json
+from edgekit_runtime.telemetry.link import Broker
 
 REAL = "this-machine"
 SIMULATED = ("porch-1", "porch-2", "gate-north", "gate-south", "barn-7", "press-line-3", "greenhouse-2")
 _PATIENCE_S = 60.0
 
 
+@contextmanager
+def fleet_demo(
+    bundle: Path, photos: Sequence[Path], folder: Path, *, listen: str = "127.0.0.1:8787"
+) -> Iterator[FleetDemo]:
+    """Run everything in this process on loopback ports; a free one if `listen` is in use.
+
+    Raises FleetError, BundleError and what else opening a bundle raises.
+    """
+    if not bundle.exists():
+        raise DemoError("the demo's bundle is missing", where=str(bundle), do="Run: edgekit demo")
+    folder = folder / "fleet"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    store = f"sqlite:///{folder / 'fleet.db'}"
+    pace = RollingPace(step_s=0.5, alerts_s=2.0, again_s=10.0, most_wait_s=5.0, compare_s=2.0)
+    with contextlib.ExitStack() as ends:
+        try:
+            server = ends.enter_context(FleetServer(Settings(None, 0, store, listen, rolling=pace)))
+        except FleetError:
+            server = ends.enter_context(FleetServer(Settings(None, 0, store, "127.0.0.1:0", rolling=pace)))
+        model = ends.enter_context(_reporting(bundle, server, REAL, folder))
+        named = (model.manifest.name, model.manifest.version, "0" * 12)
+        plan = BoardLoadPlan(seconds=math.inf, window_s=WINDOW_S, connect_s=0.5, model=named, names=SIMULATED, seed=4)
+        boards, stop = BoardLoad(Broker.parse(server.broker_url), plan), threading.Event()
+        for work, end in ((boards.run, boards.end), (lambda: _ask(model, photos, stop), stop.set)):
+            thread = threading.Thread(target=work, name="edgekit-demo", daemon=True)
+            thread.start()
+            ends.callback(thread.join, 10.0)
+            ends.callback(end)
+        yield FleetDemo(server, store, bundle, photos[0], folder, ends)
+
+
+def _reporting(bundle: Path, server: FleetServer, device: str, folder: Path, **options: Any) -> Model:
+    """The bundle, just built by the demo itself and not signed, as a device of the fleet."""
+    telemetry = TelemetryOptions(server.broker_url, device, WINDOW_S, folder / f"{device}.db")
+    return open_bundle(bundle, allow_unsigned=True, telemetry=telemetry, **options)
+
+
+def _ask(model: Model, photos: Sequence[Path], stop: threading.Event) -> None:
+    """A few photos a second, some of them new to the cache."""
+    import numpy as np
+
+    seen, draw = 0, np.random.default_rng(0)
+    while not stop.wait(0.15):
+        seen += 1
+        with contextlib.suppress(EdgekitError):  # a busy machine: the page counts it, and the board continues
+            model.predict(photos[seen % len(photos)], budget_ms=100)
+            if seen % 3 == 0:
+                model.predict(draw.integers(0, 256, (240, 320, 3), np.uint8), budget_ms=100)
+
+
+@dataclass(frozen=True)
 class FleetDemo:
-    """Everything runs in this process and on loopback ports, and ends with it."""
+    """A fleet that runs. store: the server's URL of it."""
 
-    def __init__(self, bundle: Path, photos: Sequence[Path], folder: Path, *, listen: str = "127.0.0.1:8787") -> None:
-        self._bundle, self._photos, self._listen = bundle, photos, listen
-        self._folder = folder / "fleet"
-        self._ends = contextlib.ExitStack()
-        self._stop = threading.Event()
-        self.server: FleetServer
-
-    def __enter__(self) -> FleetDemo:
-        """Raises FleetError, BundleError and what else opening a bundle raises."""
-        if not self._bundle.exists():
-            raise DemoError("the demo's bundle is not there", where=str(self._bundle), do="Run: edgekit demo")
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-        with contextlib.ExitStack() as ends:
-            # Started on the usual port, or on a free one where that is taken
-            store = f"sqlite:///{self._folder / 'fleet.db'}"
-            pace = RollingPace(step_s=0.5, alerts_s=2.0, again_s=10.0, most_wait_s=5.0)
-            server = FleetServer(Settings(None, 0, store, self._listen, rolling=pace))
-            try:
-                server.start()
-            except FleetError:
-                server = FleetServer(Settings(None, 0, store, "127.0.0.1:0", rolling=pace))
-                server.start()
-            self.server = server
-            ends.callback(self.server.close)
-            model = ends.enter_context(
-                open_bundle(
-                    self._bundle,
-                    allow_unsigned=True,  # just built, by the demo itself
-                    telemetry=TelemetryOptions(self.server.broker_url, REAL, WINDOW_S, self._folder / f"{REAL}.db"),
-                )
-            )
-            described = model.describe()
-            named = (described["name"], described["version"], "0" * 12)
-            boards = SimulatedBoards(
-                self.server.broker_url, self._folder, SIMULATED, window_s=WINDOW_S, model=named, seed=4
-            )
-            ends.enter_context(boards)
-            asking = threading.Thread(target=self._ask, args=(model,), name="edgekit-demo-asks", daemon=True)
-            asking.start()
-            ends.callback(asking.join, 10.0)
-            ends.callback(self._stop.set)
-            self._ends = ends.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ends.close()
+    server: FleetServer
+    store: str
+    bundle: Path
+    photo: Path
+    folder: Path
+    ends: contextlib.ExitStack
 
     def checks(self) -> Iterator[Check]:
-        """Ask the pages, as a browser would, whether they show what happens here."""
-        yield self._eventually("the fleet page lists every device as online", self._all_online)
-        yield self._eventually("this machine's answers are on its page, with percentiles", self._real_figures)
-        yield self._eventually("its latency over time can be drawn", self._real_series)
-        yield self._eventually("the plotting script comes from this server", lambda: "" if self._get(
-            "static/plotly.min.js").startswith("/*") else "it is something else")  # fmt: skip
-        yield self._eventually("nothing was refused or lost", self._healthy)
+        """Check over HTTP that the pages show what happens."""
+        yield eventually("the fleet page lists every device as online", self._all_online, _PATIENCE_S)
+        yield eventually("this machine's answers are on its page, with percentiles", self._real_figures, _PATIENCE_S)
+        yield eventually("its latency over time is drawn", self._real_charts, _PATIENCE_S)
+        yield eventually("the fleet's curves are drawn", self._curves, _PATIENCE_S)
+        yield eventually("nothing was refused or lost", self._healthy, _PATIENCE_S)
 
     def story(self, say: Callable[[str], object]) -> Iterator[Check]:
-        """An alert that names its cause, and a wave that undoes itself: two minutes."""
-        store = f"sqlite:///{self._folder / 'fleet.db'}"
-        yield from Story(self.server, store, self._bundle, self._photos[0], self._folder, say).checks()
-
-    def _ask(self, model: Model) -> None:
-        """A few photos a second, some of them new to the cache."""
-        import numpy as np
-
-        seen, draw = 0, np.random.default_rng(0)
-        while not self._stop.wait(0.15):
-            seen += 1
-            with contextlib.suppress(BudgetExceeded):  # a busy machine: the page counts it, and the board continues
-                model.predict(self._photos[seen % len(self._photos)], budget_ms=100)
-                if seen % 3 == 0:
-                    model.predict(draw.integers(0, 256, (240, 320, 3), np.uint8), budget_ms=100)
-
-    def _eventually(self, what: str, problem: Callable[[], str]) -> Check:
-        return eventually(what, problem, _PATIENCE_S)
+        """An alert with its cause and a roll-out that undoes itself: two minutes."""
+        yield from Story(self.server, self.store, self.bundle, self.photo, self.folder, self.ends, say).checks()
 
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(self.server.url + path, timeout=10) as answer:
@@ -142,9 +137,11 @@ class FleetDemo:
         page = self._get(f"device/{REAL}")
         return "" if row.model in page and "ms" in page else "the page does not show them"
 
-    def _real_series(self) -> str:
-        series = load_json(self._get(f"device/{REAL}/series"))
-        return "" if len([p for p in series["p99"] if p is not None]) >= 2 else "fewer than two windows yet"
+    def _real_charts(self) -> str:
+        return "" if f'aria-label="Latency: {REAL}' in self._get(f"device/{REAL}/charts") else "no window yet"
+
+    def _curves(self) -> str:
+        return "" if 'aria-label="Answers per second: the fleet' in self._get("") else "not yet"
 
     def _healthy(self) -> str:
         health = load_json(self._get("healthz"))
@@ -152,30 +149,41 @@ class FleetDemo:
 
 
 DEVICE = "porch-1"
-BUDGET_MS = 150.0
 WINDOW_S = 2.0
+_LATELY = 10
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of the demo: its length, and the delay of each inference in ms."""
+    """A stretch of the demo: its length, and the delay of each inference, times the budget."""
 
     name: str
     seconds: float
-    throttle_ms: float
+    throttle: float
 
 
-PHASES = (Phase("cool", 5.0, 0.0), Phase("throttled", 10.0, 400.0), Phase("cool again", 10.0, 0.0))
+PHASES = (Phase("cool", 5.0, 0.0), Phase("throttled", 10.0, 2.7), Phase("cool again", 10.0, 0.0))
 
 
 @dataclass
 class PhaseResult:
-    """One phase. sources: answers by source, and `refused`. last: source of the last answer."""
+    """One phase. sources: answers by source, or `refused`. lately: the last sources."""
 
     phase: Phase
     sources: Counter[str] = field(default_factory=Counter)
-    over_budget: int = 0
-    last: str = ""
+    lately: deque[str] = field(default_factory=lambda: deque(maxlen=_LATELY))
+
+    def mostly(self, source: str) -> bool:
+        return self.sources[source] >= 0.8 * self.sources.total()
+
+    def ends_with(self, source: str) -> bool:
+        """Whether most of the last answers came from it."""
+        return self.lately.count(source) > _LATELY // 2
+
+
+def budget_for(took_ms: Sequence[float]) -> float:
+    """A budget that the device can meet after these times, even on a busy machine."""
+    return max(150.0, 4.0 * max(took_ms))
 
 
 def build_step(folder: Path) -> Step:
@@ -189,70 +197,61 @@ def build_step(folder: Path) -> Step:
     )  # fmt: skip
 
 
+@contextmanager
+def fallback_demo(folder: Path) -> Iterator[FallbackDemo]:
+    """Run a device, its host and a fleet server of which it is the only board."""
+    folder, photos = folder / "fallback", [(folder / name).read_bytes() for name in ASKED]
+    store = folder / "run"
+    shutil.rmtree(store, ignore_errors=True)
+    store.mkdir(parents=True)
+    device, host = (folder / f"{Path(MODEL).stem}-{name}.ekb" for name in ("raspberry-pi-4", "host-cpu"))
+    with (
+        _host(host) as host_url,
+        FleetServer(Settings(None, 0, f"sqlite:///{store / 'fleet.db'}", "127.0.0.1:0")) as fleet,
+        _reporting(device, fleet, DEVICE, store, hosts=[host_url], cache=False) as model,
+    ):
+        model.predict(photos[0])  # the first picture imports Pillow
+        took_ms = []
+        for number in range(20):
+            began = time.monotonic()
+            model.predict(photos[number % len(photos)])
+            took_ms.append(1e3 * (time.monotonic() - began))
+        yield FallbackDemo(fleet.url, model, photos, budget_for(took_ms))
+
+
+@dataclass(frozen=True)
 class FallbackDemo:
-    """with FallbackDemo(folder) as demo: demo.url, then demo.walk(say), once or again and again."""
+    """url: of the fleet page. walk it once, or again and again."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "fallback"
-        self._photos = [(folder / name).read_bytes() for name in ASKED]
-        self._ends = contextlib.ExitStack()
-        self._model: Model
-        self.url = self.host_url = ""
-
-    def __enter__(self) -> FallbackDemo:
-        from edgekit.fleet.serve import FleetServer, Settings
-
-        store = self._folder / "run"
-        shutil.rmtree(store, ignore_errors=True)
-        store.mkdir(parents=True)
-        device, host = (self._folder / f"{Path(MODEL).stem}-{name}.ekb" for name in ("raspberry-pi-4", "host-cpu"))
-        with contextlib.ExitStack() as ends:
-            self.host_url = ends.enter_context(_host(host))
-            fleet = FleetServer(Settings(None, 0, f"sqlite:///{store / 'fleet.db'}", "127.0.0.1:0"))
-            fleet.start()
-            ends.callback(fleet.close)
-            self.url = fleet.url
-            self._model = ends.enter_context(
-                open_bundle(
-                    device,
-                    allow_unsigned=True,  # just built, by the demo itself
-                    hosts=[self.host_url],
-                    cache=False,
-                    telemetry=TelemetryOptions(fleet.broker_url, DEVICE, WINDOW_S, store / f"{DEVICE}.db"),
-                )
-            )
-            self._model.predict(self._photos[0])  # the first picture imports Pillow, which may take a whole budget
-            self._ends = ends.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ends.close()
+    url: str
+    model: Model
+    photos: Sequence[bytes]
+    budget_ms: float
 
     def checks(self, say: Callable[[str], None]) -> Iterator[Check]:
-        """Walk once, and look whether what was promised happened, here and on the fleet page."""
+        """Walk once and check the promises, here and on the fleet page."""
         cool, hot, after = self.walk(say)
-        yield _check("while it is cool the device answers", cool.sources["device"] == cool.sources.total(), cool)
-        yield _check("throttled, the host answers for it", hot.last == "host" and hot.sources["host"] > 20, hot)
-        yield _check("no request went without an answer", hot.sources["refused"] <= hot.sources.total() // 10, hot)
-        yield _check("cool again, it comes home", after.last == "device", after)
+        yield _check("while it is cool the device answers", cool.mostly("device"), cool)
+        yield _check("throttled, the host answers for it", hot.ends_with("host"), hot)
+        yield _check("nine of ten requests got an answer", hot.sources["refused"] <= hot.sources.total() // 10, hot)
+        yield _check("cool again, it comes home", after.ends_with("device"), after)
         deadline = time.monotonic() + 20.0
         while (shown := DEVICE in self.page()) is False and time.monotonic() < deadline:
             time.sleep(0.2)
         yield Check("the fleet page shows the device", "" if shown else f"{self.url} does not name {DEVICE}")
 
     def walk(self, say: Callable[[str], None]) -> list[PhaseResult]:
-        """Every phase once, a line a second."""
+        """Every phase once, with a line per second."""
         walked = []
         for phase in PHASES:
             seen, second = PhaseResult(phase), Counter[str]()
-            self._model.throttle(phase.throttle_ms)
+            self.model.throttle(phase.throttle * self.budget_ms)
             ends, next_line = time.monotonic() + phase.seconds, time.monotonic() + 1.0
             while time.monotonic() < ends:
-                seen.last = self._ask(seen, sum(seen.sources.values()))
-                second[seen.last] += 1
-                seen.sources[seen.last] += 1
+                source = self._source(seen.sources.total())
+                seen.lately.append(source)
+                second[source] += 1
+                seen.sources[source] += 1
                 if time.monotonic() >= next_line:
                     say(f"  {phase.name:<11} {_line(second)}")
                     second, next_line = Counter(), next_line + 1.0
@@ -264,22 +263,20 @@ class FallbackDemo:
         with urllib.request.urlopen(self.url, timeout=10) as reply:
             return str(reply.read().decode())
 
-    def _ask(self, seen: PhaseResult, number: int) -> str:
+    def _source(self, number: int) -> str:
+        """Source of the answer to one photo; ten per second, like a camera."""
         started = time.monotonic()
         try:
-            answer = self._model.predict(self._photos[number % len(self._photos)], budget_ms=BUDGET_MS)
+            source: str = self.model.predict(self.photos[number % len(self.photos)], budget_ms=self.budget_ms).source
         except BudgetExceeded:
             source = "refused"
-        else:
-            source = answer.source
-            seen.over_budget += answer.met_budget is False
-        time.sleep(max(0.0, 0.1 - (time.monotonic() - started)))  # ten pictures a second, as a camera gives them
+        time.sleep(max(0.0, 0.1 - (time.monotonic() - started)))
         return source
 
 
 def _check(what: str, holds: bool, seen: PhaseResult) -> Check:
     return Check(
-        what, "" if holds else f"({seen.phase.name}: {_line(seen.sources)}, the last one from the {seen.last})"
+        what, "" if holds else f"({seen.phase.name}: {_line(seen.sources)}; the last ones: {', '.join(seen.lately)})"
     )
 
 

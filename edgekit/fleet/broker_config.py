@@ -1,9 +1,7 @@
-"""What mosquitto needs for a fleet: TLS, a user for each board, rights, and bounds.
+"""mosquitto's configuration for a fleet: TLS, one user per board, permissions, limits.
 
     written = write_broker_config(Path("broker"), BrokerPlan(boards=("porch-1",), certificate=..., key=...))
     written.made            # the users that got a password now
-
-    python -m edgekit.fleet.broker_config > edgekit/fleet/grafana.json      # Grafana's dashboard, made from a table
 
 Rules:
 - a board has access to its own topics only, and every client needs a user;
@@ -17,13 +15,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgekit.fleet.store.fleet_errors import FleetError
 from edgekit_runtime.system.files import write_durably
@@ -44,7 +40,7 @@ _ITERATIONS = 1000  # the passwords are 192 random bits: they cannot be guessed,
 
 @dataclass(frozen=True)
 class BrokerPlan:
-    """What the broker is for.
+    """Users and listener of the broker.
 
     boards: their ids.
     servers: users that receive everything.
@@ -63,7 +59,7 @@ class BrokerPlan:
 
 @dataclass(frozen=True)
 class BrokerFiles:
-    """files: in the order of reading. made: users with a new password."""
+    """made: users with a new password."""
 
     files: list[Path]
     made: list[str]
@@ -74,7 +70,7 @@ def read_boards(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise FleetError("the boards' ids cannot be read", where=str(path), do="Write one id a line") from error
+        raise FleetError("cannot read the board ids", where=str(path), do="Write one id per line") from error
     return [word for line in lines if (word := line.partition("#")[0].strip())]
 
 
@@ -83,12 +79,12 @@ def write_broker_config(folder: Path, plan: BrokerPlan) -> BrokerFiles:
     users = [*plan.servers, *plan.readers, *plan.boards]
     for name in users:
         if not DEVICE_ID.match(name):
-            raise FleetError("that is no id", where=name, do="Use 3 to 63 of a-z, 0-9 and -, a letter or digit first")
+            raise FleetError("invalid id", where=name, do="Use 3 to 63 of a-z, 0-9 and -, a letter or digit first")
     if both := {*plan.servers, *plan.readers} & set(plan.boards):
-        raise FleetError("a board has the name of a server or reader", where=min(both), do="Rename one of them")
+        raise FleetError("a board has the same name as a server or reader", where=min(both), do="Rename one of them")
     for path in (plan.certificate, plan.key):
         if path is not None and not path.is_file():
-            raise FleetError("there is no such file", where=str(path), do="Pass the path of a PEM file")
+            raise FleetError("no such file", where=str(path), do="Pass the path of a PEM file")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder = folder.resolve()
@@ -97,7 +93,7 @@ def write_broker_config(folder: Path, plan: BrokerPlan) -> BrokerFiles:
         write_durably(files[1], _rights(plan).encode())
         made = _add_users(files[2], files[3], users)
     except OSError as error:
-        what = f"the broker's files cannot be written ({error.strerror or error})"
+        what = f"cannot write the broker's files ({error.strerror or error})"
         raise FleetError(what, where=str(folder), do="Pass another folder with --output") from error
     return BrokerFiles(files, made)
 
@@ -135,7 +131,7 @@ def _rights(plan: BrokerPlan) -> str:
     for server in plan.servers:
         lines += ["", f"user {server}"]
         lines += [f"topic read {ROOT}/+/{kind}" for kind in BOARD_WRITES]
-        lines += [f"topic write {ROOT}/+/{kind}" for kind in BOARD_READS]
+        lines += [f"topic write {ROOT}/+/{kind}" for kind in (*BOARD_READS, "state")]  # to clear a birth
         lines.append(f"topic write {ALERTS}/#")
     for reader in plan.readers:
         lines += ["", f"user {reader}", f"topic read {ALERTS}/#"]
@@ -160,79 +156,3 @@ def _hash(password: str) -> str:
     salt = secrets.token_bytes(12)
     found = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
     return f"$7${_ITERATIONS}${base64.b64encode(salt).decode()}${base64.b64encode(found).decode()}"
-
-
-_PICK = 'model=~"$model",version=~"$version",profile=~"$profile"'
-_BY = "by (model, version, profile)"
-_NAMES = "{{model}} {{version}} {{profile}}"
-_TOTAL = f"sum {_BY} (rate(edgekit_fleet_answers_total{{{_PICK}}}[$__rate_interval]))"
-
-
-def _ratio(name: str) -> str:
-    return f"sum {_BY} (rate(edgekit_fleet_{name}_total{{{_PICK}}}[$__rate_interval])) / {_TOTAL}"
-
-
-def _quantile(q: float) -> str:
-    buckets = f"rate(edgekit_fleet_latency_seconds_bucket{{{_PICK}}}[$__rate_interval])"
-    return f"histogram_quantile({q}, sum by (le, model, version, profile) ({buckets}))"
-
-
-def _gauge(name: str) -> str:
-    """Without the labels that Prometheus adds, so it can stand beside other series."""
-    return f"max {_BY} (edgekit_fleet_{name}{{{_PICK}}})"
-
-
-_BOARDS = f"edgekit_fleet_devices{{{_PICK}"
-_REFUSED = "rate(edgekit_fleet_payloads_refused_total[$__rate_interval])"
-_PANELS = (
-    ("Boards by state", "none", f"sum by (state) ({_BOARDS}}})", "{{state}}"),
-    ("Boards by version", "none", f'sum by (model, version) ({_BOARDS},state=~"online|offline"}})',
-     "{{model}} {{version}}"),
-    ("p99", "s", _quantile(0.99), _NAMES),
-    ("p99, times the budget", "none", f"{_quantile(0.99)} / {_gauge('budget_seconds')}", _NAMES),
-    ("p50", "s", _quantile(0.5), _NAMES),
-    ("Answers a second", "reqps", _TOTAL, _NAMES),
-    ("Over budget", "percentunit", _ratio("over_budget"), _NAMES),
-    ("Errors", "percentunit", _ratio("errors"), _NAMES),
-    ("Drift: median PSI of the boards", "none", _gauge("drift_psi"), _NAMES),
-    ("Answers from a host", "percentunit", _ratio("host_answers"), _NAMES),
-    ("Answers from the cache", "percentunit", _ratio("cache_hits"), _NAMES),
-    ("Payloads refused", "cps", f"sum by (reason) ({_REFUSED})", "{{reason}}"),
-    ("Age of the newest stored window", "s", "edgekit_fleet_ingest_lag_seconds", "age"),
-    ("Ingestor's share of a core", "percentunit", "edgekit_fleet_ingest_busy_ratio", "busy"),
-    ("Windows that wait on boards", "none", "edgekit_fleet_windows_waiting", "windows"),
-    ("Windows that boards gave up", "none", "edgekit_fleet_windows_lost", "windows"),
-    ("Connection to the broker", "bool", "edgekit_fleet_broker_connected", "connected"),
-)  # fmt: skip
-"""title, unit, query, legend"""
-
-
-def dashboard() -> dict[str, Any]:
-    source = {"type": "prometheus", "uid": "${source}"}
-    panels = [
-        {
-            "id": i + 1, "type": "timeseries", "title": title, "datasource": source,
-            "gridPos": {"x": 12 * (i % 2), "y": 8 * (i // 2), "w": 12, "h": 8},
-            "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-            "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
-            "targets": [{"refId": "A", "datasource": source, "expr": query, "legendFormat": legend}],
-        }
-        for i, (title, unit, query, legend) in enumerate(_PANELS)
-    ]  # fmt: skip
-    variables = [{"name": "source", "type": "datasource", "query": "prometheus", "label": "Prometheus"}] + [
-        {
-            "name": name, "type": "query", "datasource": source, "multi": True, "includeAll": True, "allValue": ".*",
-            "current": {"text": "All", "value": "$__all"}, "refresh": 2,
-            "query": {"query": f"label_values(edgekit_fleet_answers_total, {name})", "refId": name},
-        }
-        for name in ("model", "version", "profile")
-    ]  # fmt: skip
-    return {
-        "title": "edgekit fleet", "uid": "edgekit-fleet", "schemaVersion": 39, "version": 1, "tags": ["edgekit"],
-        "time": {"from": "now-24h", "to": "now"}, "refresh": "1m", "timezone": "browser",
-        "templating": {"list": variables}, "panels": panels,
-    }  # fmt: skip
-
-
-if __name__ == "__main__":
-    print(json.dumps(dashboard(), indent=1))

@@ -9,6 +9,7 @@ Rules:
 - a transaction holds up to `most` messages, or those of `wait_s`; fewer if all that boards had credit for has come;
 - a refused payload is counted under one word and stops nothing else;
 - an acknowledgement gives a board credit for more of its backlog, within what the broker queues for this ingestor;
+- a forgotten board's retained birth is cleared on the broker, so that it does not come back with the next start;
 - at each connection the ingestor acknowledges to all known boards, some at a time, because they wait for a sign of it;
 - several ingestors may share one store's messages (`$share`); births reach each of them.
 """
@@ -16,7 +17,6 @@ Rules:
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import re
 import secrets
@@ -29,15 +29,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgekit.fleet.store.fleet_errors import FleetError, StoreError
-from edgekit.fleet.store.store import Arrival, Change, Event, Mark, Store, moment_of, parse_state
+from edgekit.fleet.store.records import Arrival, Change, Event, Mark, moment_of, now_ms, parse_state
+from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.errors import WindowError
-from edgekit_runtime.telemetry.link import ADVICE, Broker, Handlers, Link
+from edgekit_runtime.system.strict_json import compact_json
+from edgekit_runtime.telemetry.link import ADVICE, Broker, Link
 from edgekit_runtime.telemetry.messages import parse_event
 from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import DEVICE_ID, Seal, origin, parse_window
 
 _BROKER_LOG = logging.getLogger("edgekit.fleet")
 _CLOSE_S = 10.0
+_TRY_AGAIN_S = 60.0
+"""Boards send again what was not stored; if none does, the store is tried after this time."""
 
 
 class BrokerThread(ABC):
@@ -45,12 +49,14 @@ class BrokerThread(ABC):
 
     `close` wakes the thread and waits until it has finished its work in hand.
     counts: failures (`store`, `fault`) and a subclass's own; read from any thread.
+    trouble: why the store took nothing lately, or empty.
     """
 
     link: Link
 
-    def __init__(self, name: str, pause_s: float) -> None:
-        self._name, self._pause_s = name, pause_s
+    def __init__(self, name: str, pause_s: float, store: SqlStore) -> None:
+        self._name, self._pause_s, self._store = name, pause_s, store
+        self.trouble, self._failed_at = "", 0.0
         self.counts: Counter[str] = Counter()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"edgekit-{name}", daemon=True)
@@ -66,18 +72,21 @@ class BrokerThread(ABC):
 
     @abstractmethod
     def step_link(self) -> None:
-        """Step the link once, and do what is due then. May raise anything."""
+        """Step the link once and do what is due. May raise anything."""
 
     def finish(self) -> None:  # noqa: B027 - most have nothing
-        """What is in hand when the thread ends. May raise StoreError."""
+        """Finish pending work when the thread ends. May raise StoreError."""
 
     def after_failure(self) -> None:  # noqa: B027 - most have nothing
-        """What is in hand is not to be tried again."""
+        """Discard pending work."""
 
     def _work(self) -> None:
         while not self._stopping.is_set():
             try:
                 self.step_link()
+                if self.trouble and time.monotonic() - self._failed_at > _TRY_AGAIN_S:
+                    self._store.try_writing()
+                    self.trouble = ""
             except StoreError as error:
                 self._failed("store", error)
             except Exception as error:  # noqa: BLE001 - one message must not end the fleet
@@ -94,6 +103,8 @@ class BrokerThread(ABC):
     def _failed(self, word: str, error: Exception) -> None:
         self.after_failure()
         self.counts[word] += 1
+        if word == "store":
+            self.trouble, self._failed_at = str(error), time.monotonic()
         _BROKER_LOG.error("%s: %s", self._name, error, exc_info=word == "fault")
         self._stopping.wait(self._pause_s)
 
@@ -103,12 +114,12 @@ _SHARE = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
 _MOST_AT_ONCE = 500
 """Messages that the broker may send without a receipt; beyond it its queue for us fills."""
 _LEAST_OF_CREDITS = 100
-"""A commit of fewer than these waits its time: there are more to come from boards without a backlog."""
+"""Smaller commits wait, since boards without a backlog send more."""
 _FEW, _GATHER_S = 20, 0.05
 _MOST_IN_QUEUE = 100_000
-"""Boards that wait for credit; others ask again by themselves."""
+"""Boards waiting for credit; others ask again."""
 _MOST_PACKET_BYTES = 2 << 20
-"""Above it the broker drops a message (MQTT 5); what is too large and below is refused and counted here."""
+"""Larger messages are dropped by the broker (MQTT 5). Oversized messages below it are refused and counted here."""
 _FIGURES_S = 60.0
 """The time that `WindowIntake.figures` covers."""
 
@@ -172,7 +183,7 @@ class Credits:
             self._given[device] = (given[0] - used, given[1])
 
     def grant(self, mark: Mark, waiting: int, now: float) -> int:
-        """mark: the board's last one. waiting: windows that are on the board and not on their way."""
+        """mark: the board's last. waiting: windows on the board that are not in flight."""
         self._end(now)
         self.out -= self._given.pop(mark.device, (0, 0.0))[0]
         granted = max(0, min(waiting, self._most_each, self._most - self.out))
@@ -187,7 +198,7 @@ class Credits:
         return granted
 
     def freed(self, now: float) -> list[tuple[Mark, int]]:
-        """The boards of the queue for which there is credit by now, and how much."""
+        """Queued boards that now get credit, with the amount."""
         self._end(now)
         found = []
         while self._queue and self._most - self.out >= min(self._most_each, next(iter(self._queue.values()))[1]):
@@ -200,13 +211,13 @@ class Credits:
             self.out -= self._given.popitem(last=False)[1][0]
 
 
+@dataclass
 class _Second:
-    __slots__ = ("at", "repeated", "waited_s", "windows", "worked_s")
-
-    def __init__(self, at: float, worked_s: float) -> None:
-        self.at, self.worked_s = at, worked_s
-        self.windows = self.repeated = 0
-        self.waited_s = 0.0
+    at: float
+    worked_s: float
+    windows: int = 0
+    repeated: int = 0
+    waited_s: float = 0.0
 
 
 class WindowIntake:
@@ -223,7 +234,7 @@ class WindowIntake:
         self._seconds: deque[_Second] = deque()
 
     def note(self, windows: int, repeated: int, waited_s: float) -> None:
-        """waited_s: how long the first of these was in hand before all of them were stored."""
+        """waited_s: from the first message to the commit."""
         now, worked_s = self._clock(), self._worked_s()
         with self._lock:
             seconds = self._seconds
@@ -238,7 +249,7 @@ class WindowIntake:
                 seconds.popleft()
 
     def figures(self) -> dict[str, float]:
-        """windows_per_s: new windows. repeated_per_s: messages that were stored before.
+        """windows_per_s: new windows. repeated_per_s: messages already stored.
 
         busy: share of a core. commit_s: longest time from a message to its commit.
         """
@@ -265,10 +276,15 @@ class Ingest(BrokerThread):
     """
 
     def __init__(
-        self, broker: Broker, store: Store, pace: Pace | None = None, name: str | None = None, share: str | None = None
+        self,
+        broker: Broker,
+        store: SqlStore,
+        pace: Pace | None = None,
+        name: str | None = None,
+        share: str | None = None,
     ) -> None:
-        super().__init__("ingest", 0.5)
-        self._store, self._pace = store, pace or Pace()
+        super().__init__("ingest", 0.5, store)
+        self._pace = pace or Pace()
         self.refused: Counter[str] = Counter()
         self.intake = WindowIntake()
         self._arrivals: list[Arrival] = []
@@ -278,16 +294,19 @@ class Ingest(BrokerThread):
         self._unacknowledged: deque[tuple[str, str]] = deque()  # boards that wait for a sign: id, epoch
         self._woken_at = 0.0
         self._logged_trouble = ""
+        self._clearing: set[str] = set()
+        self._cleared: list[str] = []
         self._chores_at = self._prune_at = time.monotonic() + self._pace.chores_s
         if share is not None and not _SHARE.match(share):
-            raise FleetError(f"{share!r:.40} is no name of a group", do="Use letters, digits and '-'")
+            raise FleetError(f"invalid group name {share!r:.40}", do="Use letters, digits and '-'")
         shared = "" if share is None else f"$share/{share}/"
         name = name or ("edgekit-fleet" if share is None else f"edgekit-fleet-{secrets.token_hex(4)}")
         self.link = Link(
             broker,
             name,
-            Handlers(self._up, self._message),
             (f"{shared}{ROOT}/+/m", f"{shared}{ROOT}/+/ev", f"{ROOT}/+/state"),
+            message=self._message,
+            up=self._up,
             most_wait_s=self._pace.most_wait_s,
             most_bytes=_MOST_PACKET_BYTES,
             most_at_once=_MOST_AT_ONCE,
@@ -311,11 +330,26 @@ class Ingest(BrokerThread):
         for mark, credit in self._credits.freed(now):
             self._acknowledge(mark, credit)
         if now >= self._chores_at:
-            self._store.look_for_silence(_now_ms())
+            self._store.look_for_silence(now_ms())
+            self._clear_births()
             self._chores_at = now + self._pace.chores_s
         if now >= self._prune_at:
-            self._store.prune(_now_ms())
+            self._store.prune(now_ms())
+            self._clearing.clear()  # what the broker did not take is tried again
             self._prune_at = now + self._pace.prune_s
+
+    def _clear_births(self) -> None:
+        cleared, self._cleared = self._cleared, []
+        if cleared:
+            self._store.mark_cleared(cleared)
+        for name in self._store.to_clear():
+            if name not in self._clearing and self.link.connected:
+
+                def receipt(taken: bool, name: str = name) -> None:
+                    self._cleared += [name] * taken
+
+                self._clearing.add(name)
+                self.link.publish(f"{ROOT}/{name}/state", b"", retain=True, receipt=receipt)
 
     def finish(self) -> None:
         self._commit()
@@ -345,7 +379,7 @@ class Ingest(BrokerThread):
             for arrival in arrivals
             if arrival.window is not None
         }
-        self._arrivals, self._changes = [], []
+        self._arrivals, self._changes, self.trouble = [], [], ""
         self.counts["commits"] += 1
         windows, repeated = sum(mark.windows for mark in marks), sum(mark.repeated for mark in marks)
         self.counts["windows"] += windows
@@ -359,11 +393,11 @@ class Ingest(BrokerThread):
 
     def _acknowledge(self, mark: Mark, credit: int) -> None:
         value = {"epoch": mark.epoch, "hwm": mark.hwm, "credit": credit, "known": int(mark.known)}
-        ack = json.dumps(value, separators=(",", ":")).encode()
+        ack = compact_json(value)
         self.link.publish(f"{ROOT}/{mark.device}/ack", ack, qos=0)
 
     def _up(self) -> None:
-        """What boards wait for may be lost: each gets an acknowledgement, the last ones first."""
+        """Acknowledge to each board, the latest first: earlier acknowledgements may be lost."""
         rows = sorted(self._store.fleet(), key=lambda row: -row.seen_ms)
         self._unacknowledged = deque((row.id, row.epoch) for row in rows if row.epoch)
         self._woken_at = time.monotonic()
@@ -388,13 +422,13 @@ class Ingest(BrokerThread):
             self._arrive(device, kind, payload)
         elif kind == "state" and payload:
             try:
-                self._changes.append(Change(device, _now_ms(), parse_state(payload), retained))
+                self._changes.append(Change(device, now_ms(), parse_state(payload), retained))
             except WindowError as error:
                 self._refuse(error.word, f"{device}: {error}")
 
     def _arrive(self, device: str, kind: str, payload: bytes) -> None:
-        """A window, or an event of the board's."""
-        now, window, event = _now_ms(), None, None
+        """Parse a window or an event."""
+        now, window, event = now_ms(), None, None
         try:
             if kind == "m":
                 window = parse_window(payload, device)
@@ -413,7 +447,7 @@ class Ingest(BrokerThread):
     def _refuse(self, word: str, what: str) -> None:
         self.refused[word] += 1
         if self.refused[word] == 1:
-            _LOG.warning("refused (%s, further ones are only counted): %r", word, what[:200])
+            _LOG.warning("refused (%s; further ones are only counted): %r", word, what[:200])
 
 
 def _arrival(device: str, seal: Seal, now_ms: int, payload: bytes = b"", **what: Any) -> Arrival:
@@ -428,7 +462,3 @@ def _arrival(device: str, seal: Seal, now_ms: int, payload: bytes = b"", **what:
         dropped=seal.dropped,
         **what,
     )
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -14,21 +14,29 @@ import ipaddress
 import logging
 import socket
 import threading
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit.fleet.alerts.alert_tables import AlertTables
-from edgekit.fleet.alerts.alerts import Rules
+from edgekit.fleet.alerts.rules_file import Rules
 from edgekit.fleet.ingest import Ingest, Pace
+from edgekit.fleet.open_files import raise_limit
 from edgekit.fleet.pages.access import Access
-from edgekit.fleet.rolling import Rolling, RollingPace
+from edgekit.fleet.rollout_runner import Rolling, RollingPace
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
 from edgekit.fleet.store.databases import PostgresStore, SqliteStore
 from edgekit.fleet.store.fleet_errors import FleetError
 from edgekit.fleet.store.sql import SqlStore
+from edgekit_runtime.system.closing import ClosedOnExit
 from edgekit_runtime.telemetry.link import Broker
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from edgekit.fleet.pages.live import Live
 
 
 def check_broker() -> None:
@@ -43,12 +51,12 @@ class EmbeddedBroker:
         self.port = _free(port)
         self.url = f"mqtt://127.0.0.1:{self.port}"
         self._loop: Any = None
-        self._broker: Any = None
+        self._stop: Any = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="edgekit-broker", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> EmbeddedBroker:
         check_broker()
         logging.getLogger("amqtt").setLevel(logging.CRITICAL)
         logging.getLogger("transitions").setLevel(logging.CRITICAL)
@@ -56,56 +64,41 @@ class EmbeddedBroker:
         self._ready.wait(20)
         if self._failure is not None or not self._ready.is_set():
             raise FleetError(f"the embedded broker did not start ({self._failure})", where=self.url) from self._failure
-
-    def close(self) -> None:
-        import asyncio
-
-        if self._loop is None or not self._thread.is_alive():
-            return
-        done = asyncio.run_coroutine_threadsafe(self._broker.shutdown(), self._loop)
-        try:
-            done.result(5)
-        except Exception:
-            logging.getLogger("edgekit.fleet").debug("the embedded broker did not stop cleanly", exc_info=True)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-
-    def __enter__(self) -> EmbeddedBroker:
-        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
 
     def _run(self) -> None:
         import asyncio
 
-        from amqtt.broker import Broker
-
-        self._loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._loop)
-        # A client that hangs up in mid-greeting is amqtt's unhandled exception; here it is an ordinary event.
-        self._loop.set_exception_handler(lambda _loop, _context: None)
-        config = {
-            "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{self.port}"}},
-            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
-        }
-
-        async def begin() -> None:
-            self._broker = Broker(config, loop=self._loop)
-            await self._broker.start()
-
         try:
-            self._loop.run_until_complete(begin())
-        except BaseException as error:  # noqa: BLE001 - `start` raises it
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - `__enter__` raises it
             self._failure = error
             self._ready.set()
-            return
+
+    async def _serve(self) -> None:
+        import asyncio
+
+        from amqtt.broker import Broker
+
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        # A client that hangs up in mid-greeting is amqtt's unhandled exception; here it is an ordinary event.
+        self._loop.set_exception_handler(lambda _loop, _context: None)
+        broker = Broker({
+            "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{self.port}"}},
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        }, loop=self._loop)  # fmt: skip
+        await broker.start()
         self._ready.set()
-        self._loop.run_forever()
-        self._loop.close()
+        await self._stop.wait()
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(broker.shutdown(), 5)
 
 
 def _free(port: int) -> int:
@@ -117,7 +110,7 @@ def _free(port: int) -> int:
         raise FleetError(
             f"port {port} is in use",
             where="127.0.0.1",
-            do="Pass another with --broker-port, or --broker URL for the one there",
+            do="Pass another with --broker-port, or use the broker there with --broker URL",
         ) from error
 
 
@@ -153,7 +146,7 @@ class Settings:
     share: str | None = None
 
 
-class FleetServer:
+class FleetServer(ClosedOnExit["FleetServer"]):
     """url: of the pages. broker_url: without a password. exposed: other machines reach them."""
 
     def __init__(self, settings: Settings) -> None:
@@ -173,6 +166,7 @@ class FleetServer:
 
     def _start(self, ends: contextlib.ExitStack) -> None:
         settings = self._settings
+        raise_limit()
         pages = _listening(settings)
         ends.callback(pages.close)
         if settings.broker is None:
@@ -181,23 +175,48 @@ class FleetServer:
         else:
             broker = Broker.parse(settings.broker)
         self.broker_url = str(broker)
-        self.store = open_store(settings.store)
-        ends.callback(self.store.close)
-        reader = open_store(settings.store)
-        ends.callback(reader.close)
-        steps = open_store(settings.store)
-        ends.callback(steps.close)
-        self.ingest = Ingest(broker, self.store, settings.pace, share=settings.share)
-        self.rolling = Rolling(broker, steps, settings.rolling, settings.rules)
-        server = _PagesServer(reader, self, pages, settings)
+        self.store, reader, steps = (ends.enter_context(closing(open_store(settings.store))) for _ in range(3))
+        self.ingest = ends.enter_context(closing(Ingest(broker, self.store, settings.pace, share=settings.share)))
+        self.rolling = ends.enter_context(closing(Rolling(
+            broker, steps, settings.rolling, settings.rules, lambda: self.ingest.trouble
+        )))  # fmt: skip
+        server, live = self._pages(reader)
         self.ingest.start()
-        ends.callback(self.ingest.close)
         self.rolling.start()
-        ends.callback(self.rolling.close)
-        server.start()
-        ends.callback(server.close)
-        self.url = server.url
+        thread = threading.Thread(target=server.run, args=([pages],), name="edgekit-pages", daemon=True)
+        thread.start()
+        ends.callback(thread.join, 5)
+        ends.callback(setattr, server, "should_exit", True)
+        ends.callback(live.close)
+        host, port = pages.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         self.exposed = not _is_loopback(pages)
+
+    def _pages(self, store: SqlStore) -> tuple[uvicorn.Server, Live]:
+        import uvicorn
+
+        from edgekit.fleet.pages.app import Facts, make_app
+        from edgekit.fleet.pages.guard import Names
+        from edgekit.fleet.web import MOST_HEAD_BYTES, BundleFiles, bounded, bundle_route, bundles_beside
+
+        settings = self._settings
+        facts = Facts(lambda: self.ingest.refused, self.health, self.broker_url, settings.every_s)
+        names = Names.of(settings.listen.rpartition(":")[0].strip("[]"), settings.names)
+        files = BundleFiles(settings.bundles or bundles_beside(settings.store))
+        tables = RolloutTables(store)
+        app = make_app(
+            store, facts, settings.access, names, (bundle_route(files, tables.knows),), tables, AlertTables(store)
+        )
+        http = bounded(
+            request_s=settings.request_s, most=settings.most_connections, most_a_peer=settings.most_a_peer,
+            exempt=settings.access.proxies if settings.access else (),
+        )  # fmt: skip
+        config = uvicorn.Config(
+            app, http=http, loop="asyncio", h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+            proxy_headers=False, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        return uvicorn.Server(config), app.state.live
 
     def health(self) -> dict[str, Any]:
         """For /healthz."""
@@ -205,6 +224,7 @@ class FleetServer:
         return {
             "connected": link.connected, "trouble": link.trouble, "broker": self.broker_url, **self.ingest.counts,
             "intake": self.ingest.intake.figures(), "shared": bool(self._settings.share),
+            "store_error": self.ingest.trouble or self.rolling.trouble,
         }  # fmt: skip
 
     def close(self) -> None:
@@ -213,55 +233,6 @@ class FleetServer:
     def __enter__(self) -> FleetServer:
         self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _PagesServer:
-    """uvicorn in a thread of its own, on a socket that is already bound."""
-
-    def __init__(self, store: SqlStore, server: FleetServer, bound: socket.socket, settings: Settings) -> None:
-        import uvicorn
-
-        from edgekit.fleet.pages.app import Facts, make_app
-        from edgekit.fleet.pages.guard import Names
-        from edgekit.fleet.web import MOST_HEAD_BYTES, BundleFiles, bounded, bundle_route, bundles_beside
-
-        facts = Facts(lambda: server.ingest.refused, server.health, server.broker_url, settings.every_s)
-        names = Names.of(settings.listen.rpartition(":")[0].strip("[]"), settings.names)
-        files = BundleFiles(settings.bundles or bundles_beside(settings.store))
-        tables = RolloutTables(store)
-        app = make_app(
-            store, facts, settings.access, names, (bundle_route(files, tables.knows),), tables, AlertTables(store)
-        )
-        proxies = settings.access.proxies if settings.access else ()
-        http = bounded(
-            request_s=settings.request_s,
-            most=settings.most_connections,
-            most_a_peer=settings.most_a_peer,
-            exempt=proxies,
-        )
-        config = uvicorn.Config(
-            app, http=http, loop="asyncio", h11_max_incomplete_event_size=MOST_HEAD_BYTES,
-            proxy_headers=False, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_graceful_shutdown=1,
-        )  # fmt: skip
-        self._server, self._live = uvicorn.Server(config), app.state.live
-        self._bound = bound
-        host, port = bound.getsockname()[:2]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-        self._thread = threading.Thread(target=self._server.run, args=([bound],), name="edgekit-pages", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._live.close()
-        self._server.should_exit = True
-        self._thread.join(5)
 
 
 def open_store(url: str, *, make: bool = True) -> SqlStore:
@@ -272,14 +243,12 @@ def open_store(url: str, *, make: bool = True) -> SqlStore:
     scheme, found, path = url.partition("://")
     if scheme == "sqlite" and path[:1] == "/" and path[1:] and "?" not in path:
         if not make and not Path(path[1:]).exists():
-            raise FleetError(
-                "there is no such store", where=path[1:], do="Pass what `edgekit fleet serve --store` uses"
-            )
+            raise FleetError("no such store", where=path[1:], do="Pass the URL that `edgekit fleet serve --store` uses")
         return SqliteStore.open(Path(path[1:]))
     if scheme in ("postgresql", "postgres") and found and path:
         return PostgresStore.open(url)
     raise FleetError(
-        "that is no store", where=url.split("@")[-1], do="Write it as sqlite:///fleet.db or postgresql://user@host/name"
+        "not a store URL", where=url.split("@")[-1], do="Write it as sqlite:///fleet.db or postgresql://user@host/name"
     )
 
 
@@ -292,19 +261,19 @@ def _listening(settings: Settings) -> socket.socket:
     listen = settings.listen
     host, found, port = listen.rpartition(":")
     if not found or not port.isdecimal() or int(port) > 65535:
-        raise FleetError("that is no address", where=listen, do="Write it as 127.0.0.1:8787")
+        raise FleetError("not an address", where=listen, do="Write it like 127.0.0.1:8787")
     host = host.strip("[]")
     try:
         bound = socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         what = error.strerror or str(error)
         raise FleetError(
-            f"cannot listen there ({what.lower()})", where=listen, do="Pass another address with --listen"
+            f"cannot listen ({what.lower()})", where=listen, do="Pass another address with --listen"
         ) from error
     if not _is_loopback(bound) and (settings.access is None or not settings.access.restricted):
         bound.close()
         raise FleetError(
-            "beyond this machine the pages need a sign-in",
+            "pages reachable from other machines require a sign-in",
             where=listen,
             do="Pass --password file:PATH, or --proxy-user-header with --proxy; or listen on 127.0.0.1",
         )

@@ -1,13 +1,9 @@
-"""Simulated boards: a real board's code from meter to MQTT, with made-up latencies.
-
-    with SimulatedBoards("mqtt://127.0.0.1:1883", folder, ["porch-1", "gate-1"], window_s=2.0) as boards:
-        ...
-    boards.answered             # {"porch-1": 1203, "gate-1": 988}: what their meters counted
+"""Simulated boards, thousands on one event loop; a board's own code makes what they send.
 
     found = BoardLoad(Broker.parse("mqtt://127.0.0.1"), BoardLoadPlan(devices=10_000, seconds=300)).run()
     found.live_s, found.drained_s, found.sends_a_window
 
-Rules of BoardLoad, with thousands of boards on one event loop:
+Rules:
 - each board has its own connection (paho's, its socket on this loop) and its own epoch;
 - the spool is in memory, because one disk does not stand for ten thousand boards' disks;
 - with `backlog`, that many windows wait on each board when it connects, as after an outage.
@@ -18,28 +14,22 @@ from __future__ import annotations
 import hashlib
 import random
 import secrets
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from edgekit.fleet.open_files import raise_limit
 from edgekit.fleet.store.fleet_errors import FleetError
-from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.link import KEEPALIVE_S, Broker, Will, new_client
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
+from edgekit_runtime.telemetry.link import FIRST_ANSWER_TIMEOUT_S, KEEPALIVE_S, Broker, Will, new_client
 from edgekit_runtime.telemetry.messages import Flow, encode_state, parse_ack
-from edgekit_runtime.telemetry.meter import Meter
-from edgekit_runtime.telemetry.reporter import ROOT, Reporter, TelemetryOptions
+from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 
 if TYPE_CHECKING:
     import asyncio
-
-_TICK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -67,72 +57,6 @@ class Habits:
         )
 
 
-class SimulatedBoards:
-    """names: device ids. model: (name, version, sha) that all of them run."""
-
-    def __init__(
-        self,
-        broker: str,
-        folder: Path,
-        names: Sequence[str],
-        *,
-        window_s: float = 2.0,
-        model: tuple[str, str, str] = ("efficientnet_lite0", "1", "0" * 12),
-        seed: int = 0,
-    ) -> None:
-        draw = random.Random(seed)
-        self._draw = random.Random(seed + 1)
-        self._stop = threading.Event()
-        self._boards: dict[str, tuple[Meter, Habits, Reporter]] = {}
-        for name in names:
-            habits, meter = Habits.drawn(draw), Meter()
-            about = About(name, *model, habits.profile, habits.budget_ms)
-            options = TelemetryOptions(broker, name, window_s, folder / f"{name}.db", most_wait_s=5.0)
-            self._boards[name] = (meter, habits, Reporter(meter, about, options))
-        self._feeder = threading.Thread(target=self._feed, name="edgekit-simulated", daemon=True)
-
-    def start(self) -> None:
-        for _, _, reporter in self._boards.values():
-            reporter.start()
-        self._feeder.start()
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Stop asking, and let every board send what it has."""
-        self._stop.set()
-        self._feeder.join()
-        with ThreadPoolExecutor(64) as pool:
-            list(pool.map(lambda board: board[2].close(timeout_s), self._boards.values()))
-
-    @property
-    def answered(self) -> dict[str, int]:
-        """What each board's meter has counted."""
-        return {name: meter.stats().requests for name, (meter, _, _) in self._boards.items()}
-
-    def __enter__(self) -> SimulatedBoards:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _feed(self) -> None:
-        draw = self._draw
-        while not self._stop.wait(_TICK_S):
-            for meter, habits, _ in self._boards.values():
-                for _ in range(int(habits.per_s * _TICK_S + draw.random())):
-                    # from the cache, from a host, or from the device with a slow one in a hundred
-                    kind = draw.random()
-                    if kind < habits.cached:
-                        meter.record("cache", draw.uniform(0.01, 0.05), True)
-                        continue
-                    slow = 3.0 if draw.random() < 0.01 else 1.0
-                    latency = draw.lognormvariate(0.0, habits.spread) * habits.median_ms * slow
-                    source = "host" if kind < habits.cached + habits.hosted else "device"
-                    meter.record(source, latency, latency <= habits.budget_ms)
-
-
 _SWEEP_S = 1.0
 _BIRTH_AGAIN_S = 10.0
 _ANSWERS = 24  # a window; more would measure the drawing of numbers
@@ -144,6 +68,7 @@ class BoardLoadPlan:
 
     connect_s: during which boards connect.
     backlog: windows that wait on each board at the start.
+    names: ids of the boards; empty for `devices` numbered ones.
     """
 
     devices: int = 1000
@@ -152,7 +77,7 @@ class BoardLoadPlan:
     connect_s: float = 10.0
     backlog: int = 0
     model: tuple[str, str, str] = ("efficientnet_lite0", "1", "0" * 12)
-    prefix: str = "board"
+    names: tuple[str, ...] = ()
     sites: int = 0
     seed: int = 0
 
@@ -198,7 +123,10 @@ class BoardLoad:
         self.began = 0.0
         self.loop: asyncio.AbstractEventLoop
         self._fault: BaseException | None = None
-        self._boards = [_Board(self, n) for n in range(plan.devices)]
+        self.v5, self.settled = True, False
+        self._ended = False
+        names = plan.names or [f"board-{number:05}" for number in range(plan.devices)]
+        self._boards = [_Board(self, number, name) for number, name in enumerate(names)]
 
     def run(self, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
         """Run the plan. progress: called every few seconds. Raises the first error of a board."""
@@ -207,10 +135,14 @@ class BoardLoad:
         asyncio.run(self._run(progress))
         return self.outcome()
 
+    def end(self) -> None:
+        """Let `run` return within a second or two; from any thread."""
+        self._ended = True
+
     def outcome(self) -> Outcome:
         counts = self.counts
         return Outcome(
-            self.plan.devices, counts["windows"], counts["sent"], counts["different"],
+            len(self._boards), counts["windows"], counts["sent"], counts["different"],
             sum(board.mark for board in self._boards), counts["live"], self.live_s, self.drained_s, counts["lost"],
             round(time.monotonic() - self.began, 1),
         )  # fmt: skip
@@ -220,13 +152,16 @@ class BoardLoad:
 
         self.loop = asyncio.get_running_loop()
         self.loop.set_exception_handler(self._failed)
-        _allow_files(self.plan.devices + 256)
+        wanted = len(self._boards) + 256
+        if (most := raise_limit()) < wanted:
+            what = f"{wanted:,} open files are needed; the limit is {most:,}"
+            raise FleetError(what, do=f"Raise it: ulimit -Hn {wanted}")
         self.began = time.monotonic()
         for place, board in enumerate(self._boards):
             self.loop.call_later(self.plan.connect_s * place / len(self._boards), board.connect)
             self.loop.call_later(self.plan.window_s * board.share, board.cut)
         reported_s = self.began
-        while (now := time.monotonic()) - self.began < self.plan.seconds:
+        while (now := time.monotonic()) - self.began < self.plan.seconds and not self._ended:
             await asyncio.sleep(_SWEEP_S)
             if self._fault is not None:
                 raise self._fault
@@ -258,26 +193,12 @@ class BoardLoad:
         return self.drained_s is not None
 
 
-def _allow_files(wanted: int) -> None:
-    """A socket is a file; the system's usual bound is 1,024."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    if most < wanted:
-        raise FleetError(
-            f"this process may open {hard:,} files, and {wanted:,} are needed", do=f"Raise it: ulimit -Hn {wanted}"
-        )
-
-
 class _Board:
     """The reporter's journey without its thread and its disk."""
 
-    def __init__(self, load: BoardLoad, number: int) -> None:
+    def __init__(self, load: BoardLoad, number: int, name: str) -> None:
         plan = load.plan
-        self._load, self._name = load, f"{plan.prefix}-{number:05}"
+        self._load, self._name = load, name
         self._habits = Habits.drawn(random.Random(plan.seed * 100_003 + number))
         site = f"site-{number % plan.sites}" if plan.sites else ""
         self._about = About(
@@ -289,8 +210,8 @@ class _Board:
         self._client: Any = None
         self._fd = -1
         self._attempts = 0
-        self._born_at = 0.0
-        self._live = self._connected = self._writing = False
+        self._born_at = self._asked_at = 0.0
+        self._live = self._connected = self._writing = self._v5 = False
         self.share = int.from_bytes(hashlib.sha256(self._name.encode()).digest()[:4], "big") / 2.0**32
         now_ms = int(time.time() * 1e3)
         for ago in range(plan.backlog, 0, -1):
@@ -305,15 +226,18 @@ class _Board:
         topic = f"{ROOT}/{self._name}/state"
         delay = min(30, int(self._load.plan.window_s / 2))
         will = Will(topic, encode_state(self._epoch, 1, None, 0.0), delay)
-        client = new_client(self._load.broker, self._name, will=will)
-        client.on_connect = lambda _c, _u, _f, reason, _p: None if reason.is_failure else self._up()
+        self._v5 = v5 = self._load.v5
+        client = new_client(self._load.broker, self._name, will=will, v5=v5)
+        client.on_connect = lambda _c, _u, _f, reason, _p: self._answered(reason)
         client.on_message = lambda _c, _u, message: self._message(message.payload)
         try:
-            client.connect(self._load.broker.host, self._load.broker.port, KEEPALIVE_S, clean_start=True)
+            client.connect(
+                self._load.broker.host, self._load.broker.port, KEEPALIVE_S, **({"clean_start": True} if v5 else {})
+            )
         except OSError:
             self._later()
             return
-        self._client, self._fd = client, client.socket().fileno()
+        self._client, self._fd, self._asked_at = client, client.socket().fileno(), time.monotonic()
         self._load.loop.add_reader(self._fd, self._read)
         self._flush()
 
@@ -327,7 +251,12 @@ class _Board:
     def look_after(self, now: float) -> None:
         if self._client is None:
             return
-        if self._client.loop_misc() != 0:
+        wrong = self._v5 and not (self._load.settled and self._load.v5)
+        if wrong and not self._connected and now - self._asked_at > FIRST_ANSWER_TIMEOUT_S:
+            self._load.v5 = False  # the broker speaks MQTT 3.1.1
+            self._drop()
+            self.connect()
+        elif self._client.loop_misc() != 0:
             self._lost()
         elif self._connected and self._flow.due_s(now) == 0.0:
             self._send()
@@ -341,16 +270,21 @@ class _Board:
 
     def _append(self, t0_ms: int) -> None:
         habits, draw = self._habits, self._load.draw
-        device, late = Histogram(), 0
+        latency = {"device": Histogram()}
+        late = 0
         for _ in range(_ANSWERS):
-            latency = habits.median_ms * draw.lognormvariate(0.0, habits.spread)
-            device.record(latency)
-            late += latency > habits.budget_ms
+            kind = draw.random()
+            if kind < habits.cached:
+                latency.setdefault("cache", Histogram()).record(draw.uniform(0.01, 0.05))
+                continue
+            took = habits.median_ms * draw.lognormvariate(0.0, habits.spread)
+            source = "host" if kind < habits.cached + habits.hosted else "device"
+            latency.setdefault(source, Histogram()).record(took)
+            late += took > habits.budget_ms
         window_ms = int(1e3 * self._load.plan.window_s)
-        report = Report(
-            self._about, 1, t0_ms, window_ms, True, 0, late, {"device": device}, System(cpu=30.0, mem=40.0, temp=55.0),
-            stages={"infer": device},
-        )  # fmt: skip
+        system = System(cpu=30.0, mem=40.0, temp=55.0)
+        counted = CountedWindow(latency, over_budget=late, stages={"infer": latency["device"]})
+        report = Report(self._about, 1, t0_ms, window_ms, True, counted, system)
         self._last += 1
         self._bodies[self._last] = encode(report)
         self._load.counts["windows"] += 1
@@ -367,8 +301,12 @@ class _Board:
                 self._tried.add(seq)
                 self._load.counts["different"] += 1
 
-    def _up(self) -> None:
-        self._connected, self._attempts = True, 0
+    def _answered(self, reason: Any) -> None:
+        """What the broker said to the connection."""
+        if reason.is_failure:
+            return
+        self._load.settled = self._connected = True
+        self._attempts = 0
         self._client.subscribe(f"{ROOT}/{self._name}/ack", 1)
         self._flow.begin()
         self._born()

@@ -48,7 +48,7 @@ def bounded(*, request_s: float, most: int, most_a_peer: int, exempt: Collection
 
 
 def _affordable() -> int:
-    """A quarter of the descriptors that this process may open."""
+    """A quarter of this process's file descriptor limit."""
     try:
         import resource
     except ImportError:  # Windows
@@ -66,7 +66,7 @@ class _Table:
         self._open: dict[_BoundedProtocol, str] = {}  # with whose it is
 
     def admit(self, one: _BoundedProtocol, peer: str) -> bool:
-        """Count it, replacing another one at the bound. False if there is no place."""
+        """Add a connection, replacing a waiting one at the limit. False if there is no room."""
         exempt, peer = peer in self._exempt, peer_of(peer)
         same = [other for other, theirs in self._open.items() if theirs == peer]
         full = not exempt and len(same) >= self._most_a_peer
@@ -93,7 +93,7 @@ class _BoundedProtocol(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether no whole request is there that an answer is due to."""
+        """Whether it waits for a complete request."""
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -151,7 +151,7 @@ def read_bundle_facts(path: Path) -> tuple[RolloutBundle, bytes]:
 
 
 def bundles_beside(store: str) -> Path:
-    """Where a server with that store keeps bundles, unless it is named another folder."""
+    """Default folder of the bundles of a server with that store."""
     _, found, path = store.partition(":///")
     return Path(path).parent / "bundles" if store.startswith("sqlite") and found else Path("bundles")
 
@@ -161,15 +161,15 @@ class BundleFiles:
         self.folder = folder
 
     def add(self, sha256: str, data: bytes) -> Path:
-        """Raises FleetError where it cannot be written."""
+        """Raises FleetError if it cannot be written."""
         path = self.folder / f"{sha256}.ekb"
         try:
             self.folder.mkdir(exist_ok=True)
             write_durably(path, data)
         except OSError as error:
-            what = f"the bundle cannot be kept for the server ({error.strerror or error})"
+            what = f"cannot store the bundle for the server ({error.strerror or error})"
             raise FleetError(
-                what, where=str(path), do="Check the folder's rights; or offer it yourself: --url"
+                what, where=str(path), do="Check the folder's permissions, or serve it yourself with --url"
             ) from error
         return path
 
@@ -180,7 +180,7 @@ class BundleFiles:
 
 
 def bundle_route(files: BundleFiles, knows: Callable[[str], bool]) -> Route:
-    """With ranges and validators, as a download that resumes needs them."""
+    """Serves ranges and validators, for downloads that resume."""
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
     from starlette.responses import FileResponse, PlainTextResponse, Response

@@ -11,8 +11,8 @@
 Rules:
 - the file holds hashes, not tokens, and only its owner can replace it;
 - every line is compared in constant time, also after a match;
-- a client may use up the last second's unused rate at once; each item of a request counts as a request, and readiness
-  checks, which devices make four times a second, do not count;
+- a client may burst one second's worth of its rate; each item counts as a request; readiness checks, which devices make
+  four times a second, do not count;
 - messages and logs contain neither tokens nor hashes.
 """
 
@@ -44,7 +44,7 @@ class Client:
         self._at = -math.inf
 
     def holds(self, digest: bytes) -> bool:
-        """Whether the token of this hash is this client's; takes as long either way."""
+        """Whether the hash is this client's, in constant time."""
         return hmac.compare_digest(self._digest, digest)
 
     def take(self, now: float) -> None:
@@ -55,18 +55,18 @@ class Client:
             wait_s = max(1, math.ceil((1 - self._left) / self._rate))
             raise RequestError(
                 429,
-                f"'{self.name}' sends more than {self._rate:g} requests a second",
+                f"'{self.name}' exceeds its rate of {self._rate:g} requests per second",
                 close=True,
                 headers={"Retry-After": str(wait_s)},
             )
         self._left -= 1
 
     def charge(self, requests: int) -> None:
-        """Count more: the next ones wait for it."""
+        """Count further requests, which delays the next ones."""
         self._left -= requests
 
     def resume(self, earlier: Client) -> None:
-        """Continue with what the same client had left before the file was read again."""
+        """Carry over the remaining rate after the file was reloaded."""
         self._left, self._at = min(self._most, earlier._left), earlier._at
 
 
@@ -78,21 +78,21 @@ class Tokens:
 
     @classmethod
     def read(cls, path: Path, before: Tokens | None = None) -> Tokens:
-        """before: what the file held until now. Raises ServeError (serve-tokens)."""
+        """before: the previous contents. Raises ServeError (serve-tokens)."""
         if unsafe := first_unsafe(path):
             raise ServeError(unsafe.what, where=str(unsafe.where), do=unsafe.do, code="serve-tokens")
         try:
             text = read_regular(path, _MOST_BYTES).decode()
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-            raise _wrong(f"the tokens cannot be read: {why}", str(path)) from error
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise _wrong(f"cannot read the tokens: {why}", str(path)) from error
         lines = enumerate(text.splitlines(), 1)
         clients = [_client(line, f"{path}, line {number}") for number, line in lines if line.split("#", 1)[0].strip()]
         if not clients:
-            raise _wrong("the file names no client", str(path))
+            raise _wrong("the file lists no clients", str(path))
         names = [client.name for client in clients]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise _wrong(f"'{twice}' is there twice", str(path))
+            raise _wrong(f"duplicate client '{twice}'", str(path))
         earlier = {} if before is None else {client.name: client for client in before._clients}
         for client in clients:
             if client.name in earlier:
@@ -106,7 +106,7 @@ class Tokens:
         digest = hashlib.sha256(given[:_MOST_TOKEN].encode("latin-1")).digest()
         found = [client for client in self._clients if client.holds(digest)]
         if not given or not found:
-            said = "the token is not known" if given else "a token is needed: Authorization: Bearer TOKEN"
+            said = "unknown token" if given else "token required: Authorization: Bearer TOKEN"
             raise RequestError(401, said, close=True, headers={"WWW-Authenticate": "Bearer"})
         if counts:
             found[0].take(now)
@@ -116,18 +116,18 @@ class Tokens:
 def _client(line: str, where: str) -> Client:
     name, *fields = line.split("#", 1)[0].split()
     if len(fields) not in (2, 3) or (len(fields) == 3 and fields[2] != "admin"):
-        raise _wrong("a line has a name, a hash, a rate, and may end with 'admin'", where)
+        raise _wrong("expected a name, a hash, a rate and optionally 'admin'", where)
     if not _DIGEST.fullmatch(fields[0]):
-        raise _wrong("the hash is not 64 characters of 0-9 and a-f", where)
+        raise _wrong("the hash is not 64 lowercase hexadecimal digits", where)
     try:
         rate = float(fields[1])
     except ValueError:
         rate = math.nan
     if not 0 < rate < math.inf:
-        raise _wrong("the rate is not a number of requests a second above 0", where)
+        raise _wrong("the rate must be a positive number of requests per second", where)
     return Client(name, fields[0], rate, admin=len(fields) == 3)
 
 
 def _wrong(what: str, where: str) -> ServeError:
-    do = "Write a line a client: NAME SHA256-OF-TOKEN REQUESTS-A-SECOND [admin]"
+    do = "Write one client per line: NAME SHA256-OF-TOKEN REQUESTS-PER-SECOND [admin]"
     return ServeError(what, where=where, do=do, code="serve-tokens")

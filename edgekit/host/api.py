@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekit.host.access import Client, Tokens
+from edgekit.host.admission import Admission, Lane
 from edgekit.host.http1 import Head, RequestError, Response
-from edgekit.host.lane import Admission, Lane
 from edgekit.host.loading import Loader
 from edgekit.host.models import Repository, ServedModel
 from edgekit_runtime import EdgekitError
@@ -40,11 +40,11 @@ from edgekit_runtime.system.strict_json import MOST_VALUES
 from edgekit_runtime.telemetry.metrics import CONTENT_TYPE, family_text, metrics_text
 
 LONG_JSON = 32 * 2**10
-"""Bytes of JSON that are parsed or written on the event loop. More is done beside it, one body at a time: so the memory
-that parsing takes is that of one body, whatever the number of connections."""
+"""Longest JSON handled on the event loop. Longer bodies go to a thread, one at a time: parsing takes the memory of one,
+whatever the number of connections."""
 
 _OPEN = (("v2", "health", "live"), ("v2", "health", "ready"))
-"""What a probe may ask without a token."""
+"""Paths open to probes without a token."""
 
 _LOG = logging.getLogger("edgekit.host")
 
@@ -68,20 +68,18 @@ class InferenceRequest:
 class Api:
     """Belongs to one event loop. tokens: None admits every client. counts: responses by status."""
 
-    def __init__(
-        self, repository: Repository, clock: Callable[[], float] = time.monotonic, tokens: Tokens | None = None
-    ) -> None:
+    def __init__(self, repository: Repository, clock: Callable[[], float] = time.monotonic) -> None:
         self._repository = repository
         self._clock = clock
         self._lanes = {id(one): Lane(one.models, clock) for one in repository.all()}
         self._loader = Loader(repository, self._lanes, lambda served: Lane(served.models, clock))
         self._long_json = asyncio.Semaphore(1)
-        self.tokens = tokens
+        self.tokens: Tokens | None = None
         self.draining = False
         self.counts: Counter[int] = Counter()
 
     def admit(self, head: Head) -> Client | None:
-        """Who sends a request, by its head alone. Raises RequestError(401 or 429)."""
+        """Identify the client by the head. Raises RequestError(401 or 429)."""
         if self.tokens is None or head.segments in _OPEN:
             return None
         match head.segments:
@@ -113,7 +111,7 @@ class Api:
         return None
 
     async def handle(self, request: InferenceRequest) -> Response:
-        """Never raises but for cancellation."""
+        """Answer one request. Raises nothing but CancelledError."""
         try:
             response = await self._route(request)
         except Exception as error:  # noqa: BLE001 - a server answers whatever happens
@@ -149,21 +147,21 @@ class Api:
                     lambda: metrics_text([model.measured() for one in served for model in one.models])
                 )
                 return Response(200, ((of_models + of_host).encode(),), {"Content-Type": CONTENT_TYPE})
-        raise RequestError(404, "there is nothing here; the protocol starts at /v2")
+        raise RequestError(404, "not found; the protocol starts at /v2")
 
     async def _change(self, request: InferenceRequest, name: str, what: str) -> Response:
         """Load or unload a model."""
         _allow(request.head.method, "POST")
         if self._repository.folder is None:
-            raise RequestError(404, "this server was started without a folder to load models from")
+            raise RequestError(404, "this server has no model folder")
         if request.client is None or not request.client.admin:
-            raise RequestError(403, "the token may not load or unload models")
+            raise RequestError(403, "this token may not load or unload models")
         if self.draining:
             return _unready()
         parameters = (parse_json(request.body, "the body") if request.body else {}).get("parameters")
         version = parameters.get("version") if isinstance(parameters, dict) else None
         if not (version is None or isinstance(version, str)):
-            raise RequestError(400, "parameters.version is no text")
+            raise RequestError(400, "parameters.version is not a string")
         _LOG.info("%s asks to %s '%.100s'", request.client.name, what, name)
         await (self._loader.load if what == "load" else self._loader.unload)(name, version)
         return _json({})
@@ -174,7 +172,7 @@ class Api:
             served = self._repository.find(name, version)
         except RequestError:
             if self._loader.loading(name, version):
-                raise RequestError(503, f"'{name}' is being loaded") from None
+                raise RequestError(503, f"'{name}' is loading") from None
             raise
         name = served.manifest.name
         match rest:
@@ -185,7 +183,7 @@ class Api:
             case ["infer"]:
                 _allow(method, "POST")
                 return await self._infer(request, served)
-        raise RequestError(404, "a model has /ready and /infer")
+        raise RequestError(404, "unknown path; a model has /ready and /infer")
 
     async def _infer(self, request: InferenceRequest, served: ServedModel) -> Response:
         read, lane = self._clock(), self._lanes[id(served)]
@@ -213,7 +211,7 @@ class Api:
         for kind, ours in (("contract", manifest.contract_digest), ("model", manifest.model_id)):
             theirs = asked.parameters.get(f"edgekit_{kind}")
             if theirs is not None and theirs != ours:
-                raise RequestError(409, f"'{manifest.name}' is served with another {kind} than the one asked for")
+                raise RequestError(409, f"'{manifest.name}' is served with a different {kind} than requested")
 
     async def _decode(self, request: InferenceRequest) -> InferRequest:
         length = request.head.headers.get(HEADER_LENGTH.lower())
@@ -229,9 +227,7 @@ class Api:
             if as_json * 16 <= LONG_JSON:
                 return encode_response(answer, binary=binary)
             if as_json > MOST_VALUES:
-                raise WireError(
-                    f"the answer has {as_json:,} values", do="Ask for binary data, or for fewer items at once"
-                )
+                raise WireError(f"the answer has {as_json:,} values", do="Request binary data, or fewer items")
             async with self._long_json:
                 return await asyncio.to_thread(encode_response, answer, binary=binary)
         except WireError as error:  # NaN or too many values; the request was right, the form asked for is not
@@ -239,14 +235,14 @@ class Api:
 
 
 def refusal(error: Exception) -> Response:
-    """The response for what was raised."""
+    """The response for an exception."""
     if isinstance(error, RequestError):
         later = {"Retry-After": "1"} if error.status == 503 else {}
         return _json({"error": error.what}, error.status, close=error.close, headers={**later, **error.headers})
     if isinstance(error, (WireError, InputError)):
         return _json({"error": str(error)}, 400)
     if isinstance(error, ClosedError):
-        return _json({"error": "the model was unloaded, or the server is shutting down"}, 503)
+        return _json({"error": "the model was unloaded or the server is shutting down"}, 503)
     _LOG.error("a request failed", exc_info=error)
     return _json({"error": error.what if isinstance(error, EdgekitError) else "internal error"}, 500)
 
@@ -267,34 +263,26 @@ def _unready() -> Response:
 
 def _allow(method: str, allowed: str) -> None:
     if method != allowed:
-        raise RequestError(405, f"{method} is not taken here; use {allowed}", headers={"Allow": allowed})
+        raise RequestError(405, f"{method} not allowed; use {allowed}", headers={"Allow": allowed})
 
 
 _STATUSES = (200, 400, 401, 404, 429, 500, 503)
-"""Those that are there from the start, so that a rate can be taken of the first."""
+"""Reported from the start, so that the first occurrence yields a rate."""
 
 
 def host_metrics(responses: Mapping[int, int], served: Sequence[tuple[ServedModel, Admission]]) -> str:
-    """Prometheus text of the server's own counts. served: each model with its admission."""
-    counted = {**dict.fromkeys(_STATUSES, 0), **responses}
-    models = [({"model": one.manifest.name, "version": one.manifest.version}, admission) for one, admission in served]
-    return "".join(
-        (
-            family_text(
-                "edgekit_host_responses_total", "counter", "HTTP responses, by their status.",
-                [({"status": str(status)}, number) for status, number in sorted(counted.items())],
-            ),
-            family_text(
-                "edgekit_host_items", "gauge", "Items of requests that wait or run now.",
-                [(labels, admission.ahead) for labels, admission in models],
-            ),
-            family_text(
-                "edgekit_host_expected_seconds", "gauge", "What an inference is expected to take.",
-                [(labels, (admission.typical_ms or 0.0) / 1e3) for labels, admission in models],
-            ),
-            family_text(
-                "edgekit_host_margin_seconds", "gauge", "What is added to it, learnt from answers later than expected.",
-                [(labels, admission.margin_ms / 1e3) for labels, admission in models],
-            ),
-        )
-    )  # fmt: skip
+    """The server's own metrics as Prometheus text. served: each model with its admission."""
+    counted = sorted({**dict.fromkeys(_STATUSES, 0), **responses}.items())
+    statuses = [({"status": str(status)}, number) for status, number in counted]
+    text = family_text("edgekit_host_responses_total", "counter", "HTTP responses by status.", statuses)
+    for name, meaning, value in _GAUGES:
+        samples = [({"model": o.manifest.name, "version": o.manifest.version}, value(at)) for o, at in served]
+        text += family_text(f"edgekit_host_{name}", "gauge", meaning, samples)
+    return text
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[Admission], float]], ...] = (
+    ("items", "Items of requests waiting or running.", lambda at: at.ahead),
+    ("expected_seconds", "Expected time of an inference.", lambda at: (at.typical_ms or 0.0) / 1e3),
+    ("margin_seconds", "Margin added to it, learnt from late answers.", lambda at: at.margin_ms / 1e3),
+)

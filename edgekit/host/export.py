@@ -60,7 +60,7 @@ class Export:
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What was written. inputs, outputs: contract name -> the server's, where it is another."""
+    """The written repository. inputs, outputs: contract name -> server's name, if they differ."""
 
     model: str
     recipe: str
@@ -80,7 +80,7 @@ def export(bundle: Bundle, folder: Path, how: Export | None = None) -> ExportedM
     """Write a verified bundle's repository into a new or empty folder. Raises ExportError."""
     how, manifest = how or Export(), bundle.manifest
     if manifest.contract.state != "none":
-        raise ExportError("the model keeps a state from frame to frame", where=str(bundle.path))
+        raise ExportError("the model is stateful", where=str(bundle.path))
     entry, how = _artifact(bundle, how.recipe), replace(how, gpu=_has_gpu(bundle) if how.gpu is None else how.gpu)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", manifest.name).strip("-.") or "model"
     model = folder / name
@@ -95,11 +95,11 @@ def export(bundle: Bundle, folder: Path, how: Export | None = None) -> ExportedM
         files[folder / "inferenceservice.yaml"] = _service(name, how).encode()
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise ExportError("the folder is not empty", where=str(folder), do="Name a new folder with -o")
+            raise ExportError("the folder is not empty", where=str(folder), do="Pass a new folder with -o")
         for path, data in files.items():
             write_durably(path, data)
     except OSError as error:
-        raise ExportError(f"it cannot be written: {error.strerror or error}", where=str(folder)) from error
+        raise ExportError(f"cannot write: {error.strerror or error}", where=str(folder)) from error
     inputs, outputs = ({t.name: t.tensor for t in tensors if t.name != t.tensor} for tensors in _ends(entry))
     return ExportedModel(name, entry.recipe, tuple(files), inputs, outputs)
 
@@ -116,16 +116,16 @@ def _artifact(bundle: Bundle, recipe: str | None) -> ArtifactEntry:
         if recipe in (None, one.recipe):
             return one
     has = ", ".join(one.recipe for one in offered)
-    what = "no ONNX artifact with floats at its ends" if recipe is None else f"no ONNX artifact '{recipe}'"
+    what = "no ONNX artifact with float inputs and outputs" if recipe is None else f"no ONNX artifact '{recipe}'"
     raise ExportError(
-        f"it holds {what}: {has}",
+        f"the bundle has {what}; it has {has}",
         where=str(bundle.path),
         do="Build for host-gpu, or for host-cpu with --recipe onnx-f32",
     )
 
 
 def _has_gpu(bundle: Bundle) -> bool:
-    """Of the profile that the bundle was built for; one that is not known here has none."""
+    """Whether the bundle's profile has a GPU; False for an unknown profile."""
     try:
         profile = load(bundle.manifest.target.profile)
     except EdgekitError:
@@ -202,9 +202,9 @@ def _warmups(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
         for tensor in entry.inputs:
             if -1 in tensor.shape[1:]:
                 raise ExportError(
-                    f"the axes of '{tensor.tensor}' are free: {list(tensor.shape)}",
+                    f"'{tensor.tensor}' has dynamic axes besides the batch: {list(tensor.shape)}",
                     where=str(bundle.path),
-                    do="Fix all but the batch when the model is exported",
+                    do="Fix them when you export the model",
                 )
             item = Adapter(bundle.manifest.contract.input(tensor.name), tensor)(items[tensor.name])
             count = 1 if tensor.free_batch else max(1, tensor.shape[0])
@@ -224,7 +224,7 @@ def _service(name: str, how: Export) -> str:
     """KServe's InferenceService; JSON's strings are YAML's."""
     service = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:40] or "model"
     lines = [
-        "# kubectl apply -f inferenceservice.yaml, after the folder beside it lies at storageUri",
+        "# Upload the model folder to storageUri first, then: kubectl apply -f inferenceservice.yaml",
         "apiVersion: serving.kserve.io/v1beta1",
         "kind: InferenceService",
         "metadata:",

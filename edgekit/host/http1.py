@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 as a server of tensors needs, without a socket: heads in, heads out.
+"""The subset of HTTP/1.1 that a tensor server needs, without sockets: parse and write heads.
 
     head = parse_head(b"POST /v2/models/m/infer HTTP/1.1\\r\\nHost: h\\r\\nContent-Length: 12", HttpLimits())
     body_length(head, HttpLimits())                 # 12
@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import ClassVar
+from typing import ClassVar, Literal
 from urllib.parse import unquote
 
 from edgekit_runtime.remote.oip import HEADER_LENGTH, MAX_JSON
@@ -25,24 +25,24 @@ from edgekit_runtime.system.errors import EdgekitError
 
 
 class ServeError(EdgekitError):
-    """The server cannot start: the port is taken, two bundles have one name."""
+    """The server cannot start: port in use, two bundles with the same name."""
 
     code = "serve"
     reasons: ClassVar[dict[str, str]] = {
-        "serve-certificate": "a certificate, its key or the clients' authority cannot be used for TLS",
-        "serve-tokens": "the file of tokens cannot be read or does not add up",
-        "serve-unencrypted": "the address is beyond loopback, and there is no TLS",
+        "serve-certificate": "a certificate, its key or the client CA cannot be used for TLS",
+        "serve-tokens": "the token file cannot be read or is invalid",
+        "serve-unencrypted": "the address is not loopback and TLS is off",
     }
 
 
 class ExportError(EdgekitError):
-    """A bundle that cannot be exported: no fitting artifact, a state, or an existing folder."""
+    """The bundle cannot be exported: no suitable artifact, stateful, or the folder exists."""
 
     code = "export"
 
 
 class RequestError(EdgekitError):
-    """One refused request. status, headers: of the response. close: end the connection."""
+    """A refused request. status, headers: of the response. close: end the connection."""
 
     code = "request"
 
@@ -66,8 +66,8 @@ class HttpLimits:
     """Limits of the server.
 
     json_bytes: of a body without binary tensors.
-    bodies_bytes: of all requests and answers in memory at one time.
-    half_open_a_peer: connections of one address without a complete head.
+    bodies_bytes: of all requests and answers in memory.
+    half_open_a_peer: connections of one address that have not sent a complete head.
     """
 
     head_bytes: int = 16 * 2**10
@@ -77,6 +77,27 @@ class HttpLimits:
     bodies_bytes: int = 512 * 2**20
     connections: int = 256
     half_open_a_peer: int = 64
+
+
+State = Literal["opening", "idle", "head", "body", "busy", "skipping", "writing", "lingering"]
+"""Of a connection."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Timeout of each connection state, in seconds."""
+
+    idle: float = 75.0
+    head: float = 10.0
+    body: float = 60.0
+    skipping: float = 10.0
+    writing: float = 30.0
+    lingering: float = 2.0
+
+
+def overdue(state: State, age_s: float, patience: Patience) -> bool:
+    """False while busy or opening: the api bounds requests, TLS its handshake."""
+    return state not in ("opening", "busy") and age_s > float(getattr(patience, state))
 
 
 @dataclass(frozen=True)
@@ -101,7 +122,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Response:
-    """parts: the body, sent one after another. close: end the connection afterwards."""
+    """parts: pieces of the body, in order. close: end the connection afterwards."""
 
     status: int
     parts: tuple[bytes | memoryview, ...] = ()
@@ -110,25 +131,25 @@ class Response:
 
 
 def parse_head(data: bytes, limits: HttpLimits) -> Head:
-    """data: request line and headers, without the empty line at the end. Raises RequestError."""
+    """data: request line and headers without the final empty line. Raises RequestError."""
     first, *lines = data.split(b"\r\n")
     matched = _REQUEST_LINE.fullmatch(first)
     if matched is None:
-        raise RequestError(400, "the request line is no HTTP/1.1", close=True)
+        raise RequestError(400, "the request line is not HTTP/1.1", close=True)
     if len(lines) > limits.headers:
         raise RequestError(431, f"more than {limits.headers} headers", close=True)
     headers: dict[str, str] = {}
     for line in lines:
         header = _HEADER.fullmatch(line)
         if header is None:
-            raise RequestError(400, "a header is malformed", close=True)
+            raise RequestError(400, "malformed header", close=True)
         name, value = header[1].decode("ascii").lower(), header[2].decode("latin-1").strip(" \t")
         if name in headers and name in _ONCE:
-            raise RequestError(400, f"the header {name} is there twice", close=True)
+            raise RequestError(400, f"duplicate header {name}", close=True)
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     modern = matched[3] == b"1"
     if modern and "host" not in headers:
-        raise RequestError(400, "the header host is missing", close=True)
+        raise RequestError(400, "missing Host header", close=True)
     options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
     keep_alive = "close" not in options if modern else "keep-alive" in options
     # the target is `/v2/models/a%2Fb?x` or `http://host/v2/...`; quoted slashes belong to a name
@@ -138,12 +159,12 @@ def parse_head(data: bytes, limits: HttpLimits) -> Head:
 
 
 def body_length(head: Head, limits: HttpLimits) -> int:
-    """Bytes of body that follow. Raises RequestError for what is too large or has no length."""
+    """Length of the body. Raises RequestError if it is too large or unknown."""
     if "transfer-encoding" in head.headers:
-        raise RequestError(411, "chunked bodies are not taken; send a Content-Length", close=True)
+        raise RequestError(411, "chunked bodies are not supported; send a Content-Length", close=True)
     text = head.headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit()):
-        raise RequestError(400, "Content-Length is no number", close=True)
+        raise RequestError(400, "Content-Length is not a number", close=True)
     binary = HEADER_LENGTH.lower() in head.headers
     most = limits.body_bytes if binary else min(limits.body_bytes, limits.json_bytes)
     if len(text) > 15 or int(text) > most:
@@ -153,7 +174,7 @@ def body_length(head: Head, limits: HttpLimits) -> int:
 
 
 def response_head(response: Response) -> bytes:
-    """Status line and headers, with the empty line at their end."""
+    """Status line and headers, including the final empty line."""
     try:
         phrase = HTTPStatus(response.status).phrase
     except ValueError:

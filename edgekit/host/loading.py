@@ -17,8 +17,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from edgekit.host.admission import Lane
 from edgekit.host.http1 import RequestError
-from edgekit.host.lane import Lane
 from edgekit.host.models import ListedBundle, Repository, ServedModel
 from edgekit_runtime import EdgekitError
 
@@ -39,11 +39,11 @@ class Loader:
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def loading(self, name: str, version: str | None) -> bool:
-        """Whether this model is not ready because it is still being loaded."""
+        """Whether this model is still loading."""
         return any(one == name and version in (None, two) for one, two in self._loading)
 
     async def index(self, *, ready: bool) -> list[dict[str, str]]:
-        """Every model and version as the protocol lists them. ready: only those that are served."""
+        """Every model and version in the protocol's form. ready: only the served ones."""
         served = {(one.manifest.name, one.manifest.version): one for one in self._repository.all()}
         states = [_state(key, "READY") for key in served]
         if ready or self._repository.folder is None:
@@ -60,7 +60,7 @@ class Loader:
         return states
 
     async def load(self, name: str, version: str | None = None) -> None:
-        """Serve every version of a model that the folder has, or one. Raises RequestError."""
+        """Load one version of a model from the folder, or all. Raises RequestError."""
         await self._shielded(self._load(name, version))
 
     async def unload(self, name: str, version: str | None = None) -> None:
@@ -85,9 +85,7 @@ class Loader:
             found = await asyncio.to_thread(folder.find, name) if folder is not None else []
             wanted = [one for one in found if version in (None, _key(one)[1])]
             if not wanted:
-                raise RequestError(
-                    404, "the folder has no bundle of that version" if found else "the folder has no such bundle"
-                )
+                raise RequestError(404, "the folder has no such version" if found else "the folder has no such bundle")
             served = {one.manifest.version: one.manifest for one in self._repository.all() if one.manifest.name == name}
             fresh = [one for one in wanted if served.get(_key(one)[1]) != one.manifest]
             self._loading |= {_key(one) for one in fresh}
@@ -110,7 +108,7 @@ class Loader:
             await self._close(replaced)
 
     async def _close(self, served: ServedModel) -> None:
-        """After its last request, or ten seconds."""
+        """Close it after its last request, or ten seconds."""
         lane, loop = self._lanes[id(served)], asyncio.get_running_loop()
         until = loop.time() + _DRAIN_S
         while lane.ahead and loop.time() < until:

@@ -1,4 +1,4 @@
-"""The bundles that are served, by name and version, and a folder from which more are loaded.
+"""The served bundles by name and version, and the folder to load more from.
 
     repository = Repository.open(["digits-host-cpu.ekb"], trust=[...])
     repository.find("digits").metadata()
@@ -23,7 +23,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -41,12 +40,13 @@ from edgekit_runtime.engines.cuda import absent
 from edgekit_runtime.engines.registry import ENGINES, available, on_gpu
 from edgekit_runtime.policy.options import EngineName
 from edgekit_runtime.remote.oip import datatype_of
+from edgekit_runtime.system.closing import ClosedOnExit
 from edgekit_runtime.system.errors import EdgekitError, install_command
 
 
 @dataclass(frozen=True)
 class ListedBundle:
-    """One file. manifest: None where it has none to read, `reason` says why."""
+    """One bundle file. manifest: None if unreadable, with the `reason`."""
 
     path: Path
     manifest: Manifest | None
@@ -54,20 +54,20 @@ class ListedBundle:
 
 
 class Folder:
-    """Raises ServeError where the folder is none."""
+    """A folder of bundles. Raises ServeError if it is not a folder."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
-            raise ServeError("it is no folder", where=str(path), do="Give the folder that holds the bundles")
+            raise ServeError("not a folder", where=str(path), do="Pass the folder with the bundles")
         self.path = path
         self._seen: dict[Path, tuple[tuple[int, int, int], ListedBundle]] = {}
 
     def find(self, name: str) -> list[ListedBundle]:
-        """The files of one model, in the order of their names."""
+        """The files of one model, by file name."""
         return [one for one in self.bundles() if one.manifest is not None and one.manifest.name == name]
 
     def bundles(self) -> list[ListedBundle]:
-        """Every NAME.ekb there is now. A file that is as it was is not read again."""
+        """Every NAME.ekb in the folder. Unchanged files are not read again."""
         try:
             paths = sorted(self.path.glob("*.ekb"))
         except OSError:
@@ -123,13 +123,13 @@ class ServedModel:
 
     @cached_property
     def artifact(self) -> ArtifactEntry:
-        """The artifact that answers here; chosen when the bundle was opened."""
+        """The artifact chosen when the bundle was opened."""
         blob = self.model.describe()["artifact"]
         return next(entry for entry in self.manifest.artifacts if entry.blob == blob)
 
     @cached_property
     def answer_bytes(self) -> int:
-        """Of the outputs of one item."""
+        """Size of one item's outputs."""
         return sum(math.prod(o.shape) * np.dtype(o.dtype).itemsize for o in self.contract.outputs)
 
     @property
@@ -137,7 +137,7 @@ class ServedModel:
         return self.manifest.contract
 
     def metadata(self, versions: Sequence[str]) -> dict[str, Any]:
-        """As `GET /v2/models/M` answers it. The key `edgekit` tells our devices what is served here."""
+        """The answer to `GET /v2/models/M`. The key `edgekit` is for edgekit devices."""
         described, entry = self.model.describe(), self.artifact
         return {
             "name": self.manifest.name,
@@ -166,23 +166,23 @@ class ServedModel:
         return [{name: array[i] for name, array in ready.items()} for i in range(count)]
 
     def count(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
-        """Items of a request whose inputs have these shapes. Raises RequestError(400)."""
+        """Number of items in inputs of these shapes. Raises RequestError(400)."""
         names = [spec.name for spec in self.contract.inputs]
         odd = [name for name in shapes if name not in names] or [name for name in names if name not in shapes]
         if odd:
-            raise RequestError(400, f"the input '{odd[0]}' is unknown or missing; inputs: {', '.join(names)}")
+            raise RequestError(400, f"unknown or missing input '{odd[0]}'; inputs: {', '.join(names)}")
         for spec in self.contract.inputs:
             shape = shapes[spec.name]
             if len(shape) != len(spec.shape) + 1 or shape[1:] != tuple(spec.shape):
                 takes = [-1, *spec.shape]
-                raise RequestError(400, f"input '{spec.name}' has shape {list(shape)}; {takes} is taken")
+                raise RequestError(400, f"input '{spec.name}' has shape {list(shape)}; expected {takes}")
         counts = {shape[0] for shape in shapes.values()}
         if len(counts) > 1:
-            raise RequestError(400, "the inputs differ in how many items they hold")
+            raise RequestError(400, "the inputs have different batch sizes")
         (count,) = counts
         most = min(MAX_ITEMS, max(1, MAX_ANSWER // max(1, self.answer_bytes)))
         if not 1 <= count <= most:
-            raise RequestError(400, f"{count} items in one request; 1 to {most} are taken")
+            raise RequestError(400, f"{count} items in one request; 1 to {most} are allowed")
         return count
 
     def outputs(self, answers: Sequence[Answer], wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -190,7 +190,7 @@ class ServedModel:
         names = [spec.name for spec in self.contract.outputs]
         odd = [name for name in wanted if name not in names]
         if odd:
-            raise RequestError(400, f"there is no output '{odd[0]}'; outputs: {', '.join(names)}")
+            raise RequestError(400, f"unknown output '{odd[0]}'; outputs: {', '.join(names)}")
         if len(answers) == 1:
             return {name: answers[0].outputs[name][None] for name in wanted or names}
         return {name: np.stack([answer.outputs[name] for answer in answers]) for name in wanted or names}
@@ -207,10 +207,10 @@ class ServedModel:
         if array.dtype.kind == original.kind == "f":
             return array.astype(original)
         takes = " or ".join(dict.fromkeys(map(datatype_of, kind_of(spec).dtypes(spec))))
-        raise RequestError(400, f"input '{spec.name}' is {datatype_of(array.dtype)}; {takes} is taken")
+        raise RequestError(400, f"input '{spec.name}' is {datatype_of(array.dtype)}; expected {takes}")
 
 
-class Repository:
+class Repository(ClosedOnExit["Repository"]):
     """name -> version -> ServedModel. folder: bundles to load later. opener: opens one of them."""
 
     def __init__(
@@ -224,7 +224,7 @@ class Repository:
         for one in served:
             if one.manifest.version in self._models.get(one.manifest.name, {}):
                 raise ServeError(
-                    f"two bundles are '{one.manifest.name}' version {one.manifest.version}",
+                    f"two bundles contain '{one.manifest.name}' version {one.manifest.version}",
                     do="Serve one of them, or build with another --name or --model-version",
                 )
             self.add(one)
@@ -244,10 +244,9 @@ class Repository:
         instances: int = 1,
         opening: Callable[[str], None] = lambda _: None,
     ) -> Repository:
-        """Open every bundle, or none.
-        secret: of encrypted ones, engine: "gpu" for no other; see `open_bundle`.
+        """Open every bundle, or none. Options as in `open_bundle`.
 
-        instances: engines of each bundle that run side by side, each with threads and a cache of its own.
+        instances: engines of each bundle, each with its own threads and cache.
         Raises what `open_bundle` raises, and ServeError.
         """
         model_of = partial(
@@ -262,16 +261,16 @@ class Repository:
                 manifest = models[0].manifest
                 if manifest.contract.state != "none":  # a request belongs to no session that could keep it
                     raise ServeError(
-                        "the model keeps a state from frame to frame, and requests to a host belong to no session",
+                        "the model is stateful, and a host keeps no sessions",
                         where=str(path),
-                        do="Ask it where it runs: model.session()",
+                        do="Run it on the device with model.session()",
                     )
                 models += [stack.enter_context(model_of(path)) for _ in range(instances - 1)]
                 if len({model.describe()["artifact"] for model in models}) > 1:
                     raise ServeError(
-                        "its instances run different artifacts, and would answer differently",
+                        "its instances run different artifacts and would answer differently",
                         where=str(path),
-                        do="Serve it again; where it repeats, set EDGEKIT_STATE_DIR to a folder that can be written",
+                        do="Try again; if it repeats, set EDGEKIT_STATE_DIR to a writable folder",
                     )
                 stack.pop_all()
             return ServedModel(manifest, models[0], tuple(models[1:]))
@@ -288,19 +287,19 @@ class Repository:
             raise
 
     def open_one(self, path: Path) -> ServedModel:
-        """Open a bundle of the folder as the others were, without serving it. Raises as `open` does."""
+        """Open a bundle of the folder without serving it. Raises as `open` does."""
         assert self._opener is not None
         return self._opener(path)
 
     def add(self, served: ServedModel) -> ServedModel | None:
-        """Serve it from now on, as its name's default version; returns what it replaces."""
+        """Serve a bundle as its model's default version; returns the one it replaces."""
         versions = self._models.setdefault(served.manifest.name, {})
         before = versions.pop(served.manifest.version, None)
         versions[served.manifest.version] = served
         return before
 
     def remove(self, name: str, version: str | None = None) -> list[ServedModel]:
-        """Serve one version, or all, no more; returns them, still open. Raises RequestError(404)."""
+        """Stop serving one version, or all; returns them still open. Raises RequestError(404)."""
         gone = [self.find(name, version)] if version is not None else list(self._models.get(name, {}).values())
         if not gone:
             self.find(name)
@@ -314,7 +313,7 @@ class Repository:
         """Raises RequestError(404)."""
         versions = self._models.get(name)
         if versions is None:
-            raise RequestError(404, f"there is no model '{name[:100]}'; models: {', '.join(self._models) or 'none'}")
+            raise RequestError(404, f"unknown model '{name[:100]}'; models: {', '.join(self._models) or 'none'}")
         if version is None:
             return list(versions.values())[-1]
         if version not in versions:
@@ -331,23 +330,15 @@ class Repository:
         for one in self.all():
             one.close()
 
-    def __enter__(self) -> Repository:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def not_taken(
     described: Mapping[str, Any],
     installed: Callable[[], Mapping[str, str]] = available,
     no_gpu: Callable[[], str] = absent,
 ) -> tuple[tuple[str, str], ...]:
-    """(engine, reason) for GPU engines that do not answer, in the order of trial.
+    """(engine, reason) for each GPU engine not in use, in order of trial.
 
-    described: as `Model.describe` returns it; nothing is loaded or tried here."""
+    described: of `Model.describe`."""
     here = [name for name in installed() if on_gpu(name)]
     if not here and no_gpu():
         return ()

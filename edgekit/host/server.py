@@ -1,25 +1,17 @@
-"""The server: listens, bounds its connections, and ends without cutting off an answer.
+"""`edgekit host serve`: the server on a socket, protected, until a signal.
 
-    server = Server(Api(repository), HttpLimits())
-    await server.start(sock)
-    ...
-    await server.stop()
+    sock = bind("127.0.0.1", 8080)
+    serve(repository, sock, ready, Protection(certificate, key, tokens=tokens))
 
 Rules:
-- one event loop in one thread; each Runtime's engine has its own;
 - beyond loopback it needs TLS 1.2 or later, unless the owner allows clear text; with a client authority every client
   needs its certificate. Only the owner may be able to replace the key;
-- certificates and tokens are read again when their files change;
-- one address (IPv6: /64) has a bounded number of connections without a complete head or TLS handshake; one more ends
-  the oldest of them;
-- when all places are taken, the address with the most waiting connections gives up its oldest; the newcomer is refused
-  if all are busy, or were a second ago and no address has more than its own.
+- certificates and tokens are read again when their files change.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 import os
@@ -27,42 +19,31 @@ import signal
 import socket
 import ssl
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit.host.access import Tokens
 from edgekit.host.api import Api
-from edgekit.host.connection import Connection, Patience, PendingConnection
-from edgekit.host.http1 import HttpLimits, RequestError, ServeError
+from edgekit.host.connection import Server
+from edgekit.host.http1 import ServeError
 from edgekit.host.models import Repository
-from edgekit.peers import peer_of
 from edgekit_runtime.system import files as pem
 from edgekit_runtime.system.files import first_unsafe
 
-DRAIN_S = 10.0
-_SWEEP_S = 1.0
-_PAUSE_S = 0.1
-_SPARE_S = 1.0
-"""A client that has been waited for for less is at work: it sends, reads or asks again at once."""
-_BACKLOG = 128
-_REFUSED_AT_ONCE = 64
-"""Connections beyond the limit, which get a response before they are closed."""
 _SWITCH_S = 0.0005
-"""How long the event loop and an engine's thread may keep each other from the interpreter. With Python's 5 ms a server
-at ten times its capacity took more than twice as long to refuse."""
+"""Switch interval between the event loop and an engine's thread. With Python's 5 ms, refusals took more than twice as
+long at ten times capacity."""
 
 _LOG = logging.getLogger("edgekit.host")
 _Stamp = tuple[int, int, int]
 
 
 class Reread:
-    """Files that are replaced while the server runs: certificates and clients.
+    """Reload certificates and tokens when their files change.
 
-    The caller has read what is there at the start. A replacement that is wrong changes nothing, and is logged once.
-    load: reads the files; it may raise ServeError.
+    The caller has loaded them once. An invalid replacement is logged once and changes nothing.
+    load: loads the files; may raise ServeError.
     """
 
     def __init__(self, paths: Sequence[Path], load: Callable[[], None]) -> None:
@@ -70,7 +51,7 @@ class Reread:
         self._seen = self._stamps()
 
     def check(self) -> None:
-        """Read the files again if one of them is another than before."""
+        """Reload the files if one of them has changed."""
         stamps = self._stamps()
         if stamps == self._seen:
             return
@@ -78,9 +59,9 @@ class Reread:
         try:
             self._load()
         except ServeError as error:
-            _LOG.error("%s; what was read before stays in use", error)
+            _LOG.error("%s; the previous version stays in use", error)
         else:
-            _LOG.info("read again: %s", ", ".join(map(str, self._paths)))
+            _LOG.info("reloaded %s", ", ".join(map(str, self._paths)))
 
     def _stamps(self) -> list[_Stamp | None]:
         stamps: list[_Stamp | None] = []
@@ -94,188 +75,8 @@ class Reread:
         return stamps
 
 
-class Server:
-    """Belongs to one event loop."""
-
-    def __init__(
-        self,
-        api: Api,
-        limits: HttpLimits | None = None,
-        patience: Patience | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        tls: ssl.SSLContext | None = None,
-        rereads: Sequence[Reread] = (),
-    ) -> None:
-        self.api = api
-        self.limits = limits or HttpLimits()
-        self.patience = patience or Patience()
-        self.clock = clock
-        self.draining = False
-        self._tls, self._rereads = tls, rereads
-        self._connections: set[Connection] = set()
-        self._reserved = 0
-        self._turning = self._read = False
-        self._came = self._next_turn = 0.0
-        self._gone = asyncio.Event()
-        self._listening: socket.socket | None = None
-        self._opening: set[PendingConnection] = set()
-        self._accepting: asyncio.Task[None] | None = None
-        self._sweeper: asyncio.Task[None] | None = None
-
-    async def start(self, sock: socket.socket) -> None:
-        """Listen on a bound socket. Raises ServeError."""
-        loop = asyncio.get_running_loop()
-        try:
-            sock.listen(_BACKLOG)
-        except OSError as error:  # bound by two, listened to by another
-            raise _cannot_listen("{}:{}".format(*sock.getsockname()[:2]), error) from error
-        sock.setblocking(False)
-        self._listening = sock
-        self._accepting, self._sweeper = loop.create_task(self._accept(sock)), loop.create_task(self._sweep())
-
-    async def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Take no new connection, answer what was asked, then close everything.
-        After drain_s without waiting."""
-        self.draining = self.api.draining = True
-        await _cancelled(self._accepting, *(one.task for one in self._opening))
-        if self._listening is not None:
-            self._listening.close()
-        for connection in list(self._connections):
-            if not connection.busy:
-                connection.end()
-        if self._connections:
-            self._gone.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), drain_s)
-        for connection in list(self._connections):
-            connection.end()
-        await _cancelled(self._sweeper)
-        await asyncio.sleep(0)  # lets what was just ended say goodbye
-
-    # What connections call.
-
-    def welcome(self, connection: Connection) -> None:
-        self._opening.discard(connection.pending)
-        self._connections.add(connection)
-
-    def goodbye(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections:
-            self._gone.set()
-
-    def reserve(self, size: int) -> None:
-        """Room for a body or an answer.
-        Raises RequestError(503) when all of them together would be too much."""
-        if self._reserved + size > self.limits.bodies_bytes:
-            raise RequestError(503, "too many large requests at one time", close=True)
-        self._reserved += size
-
-    def release(self, size: int) -> None:
-        self._reserved -= size
-
-    def came(self) -> float:
-        """When bytes that are read now came, at the earliest: the loop may have been busy since."""
-        if not self._turning:
-            self._turning, self._came = True, self.clock()
-            self._next_turn = self._came
-            asyncio.get_running_loop().call_soon(self._turn)
-        self._read = True
-        return self._came
-
-    def _turn(self) -> None:
-        """The loop begins another turn; without anything read in the last one it was idle."""
-        self._turning, self._read = self._read, False
-        if self._turning:
-            self._came, self._next_turn = self._next_turn, self.clock()
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def check(self, now: float) -> None:
-        """End every connection that has kept still for too long."""
-        for connection in list(self._connections):
-            connection.check(now)
-
-    async def _accept(self, sock: socket.socket) -> None:
-        """Take connections.
-        Those that have not spoken TLS yet count, too: a client needs no certificate for them."""
-        loop, silent = asyncio.get_running_loop(), True
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(sock)
-                silent = True
-            except OSError as error:  # no file descriptor is left, or the client has gone
-                if silent and not isinstance(error, ConnectionError):
-                    _LOG.error("no connection can be taken: %s", error.strerror)
-                    silent = False
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            pending = PendingConnection(peer_of(str(address[0])), accepted, self.clock)
-            taken = self._make_room(pending.peer)
-            pending.fits = taken < self.limits.connections
-            if taken < self.limits.connections + _REFUSED_AT_ONCE:
-                self._opening.add(pending)
-                pending.task = loop.create_task(self._open(pending))
-            else:
-                accepted.close()
-            await asyncio.sleep(0)  # a flood of connections leaves the others their turns
-
-    def _make_room(self, peer: str) -> int:
-        """For one more connection of this address. How many places are taken then."""
-        limits = self.limits
-        taken: list[Connection | PendingConnection] = [*self._connections, *self._opening]
-        if len(taken) < min(limits.half_open_a_peer, limits.connections):
-            return len(taken)
-        waited = [one for one in taken if one.peer == peer and one.half_open]
-        if len(waited) < limits.half_open_a_peer:
-            if len(taken) < limits.connections:
-                return len(taken)
-            waited = [one for one in taken if one.waiting_s >= 0]
-        each = Counter(one.peer for one in waited)
-        longest = max(
-            (
-                one
-                for one in waited
-                if one.half_open or one.waiting_s >= _SPARE_S or each[one.peer] > limits.half_open_a_peer
-            ),
-            key=lambda one: (each[one.peer], one.waiting_s),
-            default=None,
-        )
-        if longest is None:
-            return len(taken)
-        longest.end()
-        if isinstance(longest, Connection):
-            self._connections.discard(longest)
-        else:
-            self._opening.discard(longest)
-        return len(taken) - 1
-
-    async def _open(self, pending: PendingConnection) -> None:
-        patience_s = None if self._tls is None else self.patience.head
-        try:
-            with contextlib.suppress(OSError):  # it went, or speaks no TLS
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: Connection(self, pending), pending.sock, ssl=self._tls, ssl_handshake_timeout=patience_s
-                )
-        finally:
-            self._opening.discard(pending)
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            self.check(self.clock())
-            for reread in self._rereads:
-                reread.check()
-
-
-async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
-    """Return once they have ended."""
-    for task in tasks:
-        if task is not None:
-            task.cancel()
-    await asyncio.gather(*filter(None, tasks), return_exceptions=True)
-
-
 def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the address; port 0 for any free one. Raises ServeError."""
+    """Bind a socket; port 0 for any free port. Raises ServeError."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -283,7 +84,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
     except (OSError, UnicodeError) as error:
         raise ServeError(
-            f"'{host}' is no address of this machine", where=where, do="Pass --listen ADDRESS:PORT"
+            f"'{host}' is not an address of this machine", where=where, do="Pass --listen ADDRESS:PORT"
         ) from error
     sock = socket.socket(family, kind, protocol)
     try:
@@ -298,9 +99,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(where: str, error: OSError) -> ServeError:
     return ServeError(
-        f"the server cannot listen there: {os.strerror(error.errno) if error.errno else error}",
+        f"cannot listen: {os.strerror(error.errno) if error.errno else error}",
         where=where,
-        do="Stop what listens on that port, or pass another one, such as --listen 127.0.0.1:0 for any that is free",
+        do="Stop the process on that port, or pass another, such as --listen 127.0.0.1:0 for any free port",
     )
 
 
@@ -316,7 +117,7 @@ class Protection:
     tokens: Path | None = None
 
     def check(self) -> None:
-        """Read every file once. Raises ServeError: better now than after the bundles were opened."""
+        """Load every file once, before bundles are opened. Raises ServeError."""
         if self.certificate is not None:
             tls_context(self.certificate, self.key, self.client_ca)
         if self.tokens is not None:
@@ -324,13 +125,13 @@ class Protection:
 
 
 def check_exposure(sock: socket.socket, *, encrypted: bool) -> None:
-    """Raises ServeError (serve-unencrypted) for an address beyond loopback without TLS."""
+    """Refuse a non-loopback address without TLS. Raises ServeError (serve-unencrypted)."""
     address = sock.getsockname()[0]
     if not encrypted and not ipaddress.ip_address(address.split("%")[0]).is_loopback:
         raise ServeError(
-            "other machines reach this address, and could read requests, answers and tokens: there is no TLS",
+            "other machines reach the address and TLS is off: requests, answers and tokens could be read",
             where=address,
-            do="Pass --certificate, listen on 127.0.0.1, or pass --unencrypted where the network is trusted",
+            do="Pass --certificate, listen on 127.0.0.1, or pass --unencrypted on a trusted network",
             code="serve-unencrypted",
         )
 
@@ -338,9 +139,9 @@ def check_exposure(sock: socket.socket, *, encrypted: bool) -> None:
 def serve(
     repository: Repository, sock: socket.socket, ready: Callable[[], None], protection: Protection | None = None
 ) -> tuple[int, str]:
-    """Serve until SIGINT or SIGTERM. ready: called once requests are answered.
+    """Serve until SIGINT or SIGTERM. ready: called when the server accepts requests.
 
-    Returns the exit code (130 after SIGINT, else 0) and a line on what was done. A second signal ends the draining.
+    Returns the exit code (130 after SIGINT, else 0) and a summary line. A second signal ends draining.
     Raises ServeError.
     """
     sys.setswitchinterval(_SWITCH_S)
@@ -348,8 +149,7 @@ def serve(
 
 
 def protected(api: Api, protection: Protection) -> Server:
-    """A server of the api, protected so; its files are read again when they change.
-    Raises ServeError."""
+    """A protected server of the api; it reloads its files when they change. Raises ServeError."""
     rereads, tls, path = [], None, protection.tokens
     if path is not None:
         api.tokens = Tokens.read(path)
@@ -359,7 +159,7 @@ def protected(api: Api, protection: Protection) -> Server:
         tls = context = tls_context(certificate, key, protection.client_ca)
         files = (certificate,) if key is None else (certificate, key)
         rereads.append(Reread(files, lambda: load_certificate(context, certificate, key)))
-    return Server(api, tls=tls, rereads=rereads)
+    return Server(api, tls=tls, every_second=[reread.check for reread in rereads])
 
 
 async def _serve(
@@ -374,7 +174,10 @@ async def _serve(
             loop.add_signal_handler(number, signals.put_nowait, number)
         except NotImplementedError:  # Windows
             signal.signal(number, lambda received, _: loop.call_soon_threadsafe(signals.put_nowait, received))
-    await server.start(sock)
+    try:
+        await server.start(sock)
+    except OSError as error:
+        raise _cannot_listen("{}:{}".format(*sock.getsockname()[:2]), error) from error
     ready()
     received = await signals.get()
     stopping = asyncio.ensure_future(server.stop())
@@ -408,19 +211,19 @@ def tls_context(certificate: Path, key: Path | None = None, client_ca: Path | No
             with pem.pem_errors(client_ca):
                 context.load_verify_locations(client_ca)
         except pem.PemError as error:
-            raise _unusable(error, "Give the authorities' certificates, in PEM") from error
+            raise _unusable(error, "Pass the CA certificates in PEM") from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
-    """What new connections get from now on. Raises ServeError (serve-certificate)."""
+    """Set the certificate of new connections. Raises ServeError (serve-certificate)."""
     if unsafe := first_unsafe(key or certificate):
         raise ServeError(unsafe.what, where=str(unsafe.where), do=unsafe.do, code="serve-certificate")
     try:
         pem.load_certificate(context, certificate, key)
     except pem.PemError as error:
-        raise _unusable(error, "Give a PEM certificate, and its private key behind it or with --key") from error
+        raise _unusable(error, "Pass a PEM certificate with its private key appended, or the key with --key") from error
 
 
 def _unusable(error: pem.PemError, do: str) -> ServeError:

@@ -1,11 +1,7 @@
-"""From a chosen artifact to a bundle's manifest and blobs: golden answers, terms.
-
-    terms = terms_of(licence="Apache-2.0", rollout_seq=7, expires="2027-01-31", compatible=("raspberry-pi-4",))
-    refuse_past(terms)
+"""From a chosen artifact to a bundle's manifest and blobs, with golden answers.
 
 Rules:
 - golden answers are computed here, by the board's engine;
-- a day stands for its first second, UTC; terms that no board could ever meet are refused before the build;
 - a stateful artifact's golden answers are all frames' outputs from a fresh state. Rounding may grow with the state, so
   the sequence runs again with every input and state moved by what kernels differ by (a step of 8 bits, 1e-5 of the
   largest float), and twice the furthest move is allowed.
@@ -15,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.output_errors import PackagingError
 from edgekit.packaging.writer import BundleDraft, Encryption, canonical_json
 from edgekit_converters.recipe.artifact import Artifact
 from edgekit_runtime.bundle.manifest import (
     ENCRYPTED,
     FORMAT_VERSION,
-    MAX_TEXT,
     ArtifactEntry,
     GoldenExample,
     GoldenOutputs,
@@ -41,84 +35,13 @@ from edgekit_runtime.bundle.manifest import (
     Tolerance,
 )
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.bundle.trust_store import moment_of, seconds_of
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import ENGINES, Engine, Kernels, load_engine
 from edgekit_runtime.loading.replay import Stepper
 from edgekit_runtime.modelfile.check import check_model
 from edgekit_runtime.system.errors import ModelFileError
-from edgekit_runtime.system.strict_json import MAX_NUMBER, to_json
-
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
-@dataclass(frozen=True)
-class BundleTerms:
-    """As in `Manifest`. compatible: profiles besides the bundle's own."""
-
-    licence: str | None = None
-    rollout_seq: int | None = None
-    not_before: str | None = None
-    expires: str | None = None
-    compatible: tuple[str, ...] = ()
-
-    def boards(self, target: str) -> tuple[str, ...]:
-        """The profiles that may install it, the one it is built for first."""
-        return (target, *sorted(set(self.compatible) - {target}))
-
-
-def terms_of(
-    *,
-    licence: str | None = None,
-    rollout_seq: int | None = None,
-    not_before: str | None = None,
-    expires: str | None = None,
-    compatible: Sequence[str] = (),
-) -> BundleTerms:
-    """Checked terms. Raises PackagingError naming the option.
-
-    not_before, expires: a day, or a second as "2027-01-31T12:00:00Z".
-    """
-    if licence is not None and not (licence.strip() and len(licence) <= MAX_TEXT and licence.isprintable()):
-        raise PackagingError(
-            f"a licence is one line of 1 to {MAX_TEXT} characters",
-            where="--licence",
-            do="Name it, such as Apache-2.0, or where its text stands",
-        )
-    if rollout_seq is not None and not 0 <= rollout_seq <= MAX_NUMBER:
-        raise PackagingError(
-            f"{rollout_seq} is not from 0 to {MAX_NUMBER}", where="--rollout-seq", do="Count up from 1, one a roll-out"
-        )
-    first, last = _moment(not_before, "--not-before"), _moment(expires, "--expires")
-    if first is not None and last is not None and last <= first:
-        raise PackagingError(f"{last} is not after --not-before {first}", where="--expires", do="Name a later day")
-    return BundleTerms(licence.strip() if licence else None, rollout_seq, first, last, tuple(compatible))
-
-
-def refuse_past(terms: BundleTerms, now_s: float | None = None) -> None:
-    """Raises PackagingError for expired terms. now_s: since 1970, None for this machine's clock."""
-    now = time.time() if now_s is None else now_s
-    last = None if terms.expires is None else seconds_of(terms.expires)
-    if last is not None and last <= now:
-        raise PackagingError(
-            f"{terms.expires} is past, and no board would install the bundles: it is {moment_of(now)} by this "
-            f"machine's clock",
-            where="--expires",
-            do="Name a later day, of which the first second counts, or a moment, such as 2027-01-31T12:00:00Z, in UTC",
-        )
-
-
-def _moment(text: str | None, option: str) -> str | None:
-    if text is None:
-        return None
-    moment = f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text
-    if seconds_of(moment) is None:
-        raise PackagingError(
-            f"{text!r:.60} is no day", where=option, do="Write it as 2027-01-31, or 2027-01-31T12:00:00Z, in UTC"
-        )
-    return moment
-
+from edgekit_runtime.system.strict_json import to_json
 
 _FLOAT_NUDGE = 1e-5
 _FLOAT_STEP = 1e-4  # of the largest golden value, as in a bundle's tolerance
@@ -126,7 +49,7 @@ _MOST = 100_000  # of a chaotic network, for which only the cosine means anythin
 
 
 def golden_outputs(contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> list[NDArray[Any]]:
-    """[frames, ...] of each of the artifact's outputs. The engine is fresh before and after."""
+    """Return each output as [frames, ...]. The engine is fresh before and after."""
     stepper = Stepper(contract, artifact.inputs, artifact.outputs, engine)
     count = len(next(iter(item.values())))
     frames = [stepper.raw({name: array[at] for name, array in item.items()}) for at in range(count)]
@@ -135,7 +58,7 @@ def golden_outputs(contract: Contract, artifact: Artifact, engine: Engine, item:
 
 
 def leeway(contract: Contract, artifact: Artifact, engine: Engine, item: Item, golden: Sequence[NDArray[Any]]) -> int:
-    """Steps to allow beside an artifact's own tolerance."""
+    """Steps to allow on top of an artifact's own tolerance."""
     shown = {spec.name for spec in contract.caller_outputs}
     moved = golden_outputs(contract, artifact, _PerturbedEngine(engine), item)
     furthest = 0.0
@@ -233,17 +156,19 @@ def assemble(content: BundleContent) -> tuple[BundleDraft, Manifest]:
     draft = BundleDraft(Encryption(content.secret, content.model_id) if content.secret is not None else None)
     primary = BundleArtifact(content.artifact, content.fidelity, content.estimate, top_scores=content.top_scores)
     shipped = (primary, *content.alternates)
-    entries = tuple(_entry(draft, one, "alternate" if index else "primary") for index, one in enumerate(shipped))
+    entries = tuple(
+        _artifact_entry(draft, one, "alternate" if index else "primary") for index, one in enumerate(shipped)
+    )
     if content.degraded is not None:
         shipped += (content.degraded,)
-        entries += (_entry(draft, content.degraded, "degraded"),)
-    entries += tuple(_entry(draft, one, "batch") for one in content.batches)
+        entries += (_artifact_entry(draft, content.degraded, "degraded"),)
+    entries += tuple(_artifact_entry(draft, one, "batch") for one in content.batches)
     answers = []
     for artifact in (one.artifact for one in shipped):
         name = content.engine if artifact is content.artifact else None
         kernels: Kernels = ENGINES[name].portable if name in ENGINES else "default"
         with load_engine(artifact.recipe.format, artifact.data, threads=1, engine=name, kernels=kernels) as engine:
-            answers.append([_answer(draft, content.contract, artifact, engine, item) for item in content.golden])
+            answers.append([_record_answer(draft, content.contract, artifact, engine, item) for item in content.golden])
     golden = []
     for item, *each in zip(content.golden, *answers, strict=True):
         arrays = {name: np.ascontiguousarray(array) for name, array in item.items()}
@@ -287,7 +212,7 @@ def tolerance(artifact: Artifact) -> Tolerance:
     return Tolerance(steps=500, cosine=0.95)
 
 
-def _entry(draft: BundleDraft, shipped: BundleArtifact, role: Role) -> ArtifactEntry:
+def _artifact_entry(draft: BundleDraft, shipped: BundleArtifact, role: Role) -> ArtifactEntry:
     artifact, recipe, plan = shipped.artifact, shipped.artifact.recipe, shipped.artifact.plan
     try:  # the file may use no other operators from now on
         operators = check_model(recipe.format, artifact.data).ops
@@ -322,7 +247,9 @@ def _entry(draft: BundleDraft, shipped: BundleArtifact, role: Role) -> ArtifactE
     )
 
 
-def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> GoldenOutputs:
+def _record_answer(
+    draft: BundleDraft, contract: Contract, artifact: Artifact, engine: Engine, item: Item
+) -> GoldenOutputs:
     allowed = tolerance(artifact)
     if contract.state == "none":
         raw = [value[0] for value in Stepper(contract, artifact.inputs, artifact.outputs, engine).raw(item)]

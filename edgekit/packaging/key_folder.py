@@ -65,13 +65,14 @@ class KeyFolder:
     path: Path
 
     def create(self, name: str, passphrase: bytes | None = None) -> KeyEntry:
-        """A new Ed25519 pair. Raises KeysError for a bad or taken name, or a folder open to others."""
+        """Create an Ed25519 pair.
+        Raises KeysError for a bad or taken name, or a folder open to others."""
         from cryptography.hazmat.primitives import serialization as pem
         from cryptography.hazmat.primitives.asymmetric import ed25519
 
         _check_name(name)
         if passphrase == b"":
-            raise KeysError("the passphrase is empty", do="Give one, or leave the option out")
+            raise KeysError("the passphrase is empty", do="Enter one, or omit the option")
         private, public = self.path / f"{name}{_PRIVATE}", self.path / f"{name}{_PUBLIC}"
         self._make()
         pair = ed25519.Ed25519PrivateKey.generate()
@@ -83,18 +84,18 @@ class KeyFolder:
         raw = raw_key(pair.public_key())
         for there in (private, public):
             if os.path.lexists(there):
-                raise KeysError(f"there is a key '{name}' already", where=str(there), do="Choose another name")
+                raise KeysError(f"a key named '{name}' already exists", where=str(there), do="Choose another name")
         _write_new(private, secret_pem, 0o600)
         _write_new(public, public_pem, 0o644)
         return KeyEntry(name, keyid_of(raw), raw, public, private, passphrase is not None)
 
     def add(self, file: str, name: str, data: bytes) -> Path:
-        """A new file of mode 0600 here, for the key `name`. Raises KeysError as `create` does."""
+        """Create a file of mode 0600 for the key `name`. Raises KeysError as `create` does."""
         _check_name(name)
         self._make()
         path = self.path / file
         if os.path.lexists(path):
-            raise KeysError(f"there is a key '{name}' already", where=str(path), do="Choose another name")
+            raise KeysError(f"a key named '{name}' already exists", where=str(path), do="Choose another name")
         _write_new(path, data, 0o600)
         return path
 
@@ -115,11 +116,11 @@ class KeyFolder:
         return next((entry for entry in self.entries() if entry.keyid == keyid), None)
 
     def private(self, named: str) -> Path:
-        """The file that signs in the name of `named`, a name or a path. Raises KeysError."""
+        """Return the private key's file; `named` is a name or a path. Raises KeysError."""
         return self._file(named, _PRIVATE)
 
     def public(self, named: str) -> KeyEntry:
-        """The key of a name or a public key's path. Raises KeysError, TrustError, SignatureError."""
+        """Return a public key by its name or path. Raises KeysError, TrustError, SignatureError."""
         path = self._file(named, _PUBLIC)
         refuse_unsafe(path)
         raw = raw_key(load_public_key(path))
@@ -133,7 +134,7 @@ class KeyFolder:
             return path
         known = ", ".join(entry.name for entry in self.entries()) or "none"
         raise KeysError(
-            f"there is no key '{named}', neither a file of that name nor one in {self.path} (there: {known})",
+            f"no key '{named}': not a file, and not in {self.path} (there: {known})",
             do=f"Make it: edgekit keys new {named}" if _NAME.fullmatch(named) else "Name a key or a PEM file",
         )
 
@@ -156,16 +157,16 @@ class KeyFolder:
             mode = self.path.stat().st_mode
         except OSError as error:
             raise KeysError(
-                f"the folder cannot be made: {error.strerror or error}",
+                f"the directory cannot be created: {error.strerror or error}",
                 where=str(self.path),
                 do="Name another with --folder, or set EDGEKIT_KEYS",
             ) from error
         if not stat.S_ISDIR(mode):
-            do = "Name a folder with --folder, or set EDGEKIT_KEYS"
-            raise KeysError("keys lie in a folder, and this is a file", where=str(self.path), do=do)
+            do = "Name a directory with --folder, or set EDGEKIT_KEYS"
+            raise KeysError("not a directory", where=str(self.path), do=do)
         if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
             raise KeysError(
-                "other users may look into this folder, and private keys would lie in it",
+                "other users can read this directory, and private keys would be in it",
                 where=str(self.path),
                 do=f"Run: chmod 700 {self.path}; or name another with --folder",
             )
@@ -180,11 +181,11 @@ def open_to_others(mode: int) -> bool:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name.endswith((_PRIVATE, ".pub")):
-        raise KeysError(f"{name!r:.70} is no name for a key", do="Use letters, digits, '.', '_' and '-', at most 64")
+        raise KeysError(f"{name!r:.70} is not a valid key name", do="Use letters, digits, '.', '_' and '-', at most 64")
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
-    """Create a file with `mode`, never over an existing one, durably."""
+    """Create a file durably with `mode`; never overwrite one."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
         with os.fdopen(handle, "wb") as file:
@@ -202,7 +203,7 @@ ENDING = ".secret"
 
 @dataclass(frozen=True)
 class SecretEntry:
-    """id: names the key in bundles and messages; empty for the reason in trouble."""
+    """id: of the key in bundles and messages; empty if `trouble` says why."""
 
     name: str
     path: Path
@@ -211,7 +212,7 @@ class SecretEntry:
 
 
 def create_secret(folder: KeyFolder, name: str) -> SecretEntry:
-    """A new key. Raises KeysError for a bad or taken name, or a folder open to others."""
+    """Create a key. Raises KeysError for a bad or taken name, or a folder open to others."""
     secret = Secret([os.urandom(KEY_BYTES)])
     (key,) = secret.to_pipe()
     text = f"# edgekit: key {secret.id} of encrypted bundles. Who has it can read them.\n{key}\n"

@@ -23,7 +23,7 @@ _DO = "Pass a bundle (.ekb), a .tflite or an .onnx file"
 
 @contextmanager
 def found_bundle(path: Path) -> Iterator[tuple[Path, Root | None, Generation | None]]:
-    """The file itself, or a root's active bundle, held open. Raises InstallError."""
+    """Yield the file itself, or a root's active bundle, held open. Raises InstallError."""
     from edgekit_runtime.install import Root, is_root
 
     if not is_root(path):
@@ -49,7 +49,7 @@ def bundle_file(path: Path, trust: Sequence[Path] = (), allow_unsigned: bool = F
 
 
 def form_of(path: Path) -> Literal["bundle", "tflite", "onnx"]:
-    """Raises BundleError for any other file, or one that cannot be read."""
+    """Recognise a file by its content. Raises BundleError for any other."""
     try:
         with open_regular(path) as file:
             head = file.read(len(MAGIC))

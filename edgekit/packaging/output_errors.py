@@ -8,7 +8,7 @@ from edgekit_runtime.system.errors import EdgekitError, MissingExtraError
 
 EXTRAS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("amqtt", "h11", "starlette", "uvicorn"), ("fleet",)),
-    **dict.fromkeys(("jinja2", "plotly"), ("convert", "fleet")),
+    "jinja2": ("convert", "fleet"),
     **dict.fromkeys(
         ("h5py", "keras", "onnx", "onnxslim", "rfc8785", "rich", "tensorflow", "tf2onnx", "yaml"), ("convert",)
     ),
@@ -16,7 +16,9 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("onnxscript", "torch"), ("torch",)),
     **dict.fromkeys(("onnx2tf", "tf_keras"), ("onnx-tflite",)),
     "PIL": ("image",),
+    "av": ("video",),
     "litert_torch": ("torch-tflite",),
+    "model_signing": ("openssf",),
     "onnxruntime": ("onnx",),
     "packaging": ("ship",),
     "paho": ("telemetry",),

@@ -72,20 +72,20 @@ def write_root(root: Path, signed: dict[str, Any], signers: Sequence[Signer]) ->
     path = root.with_name(f"root-{signed['version']}.json")
     if path.exists():
         raise KeysError(
-            f"there is a version {signed['version']} already, which waits for signatures or was given away",
+            f"version {signed['version']} already exists: it waits for signatures, or was handed out",
             where=str(path),
             do=f"Finish it: edgekit keys sign {path} --sign KEY; or delete it if it was never handed out",
         )
-    return _settle(path, root, signed, [], signers)
+    return _sign_and_write(path, root, signed, [], signers)
 
 
 def add_signatures(path: Path, signers: Sequence[Signer]) -> WrittenRoot:
     """Sign a version of a root.json. Raises TrustError, KeysError, OutputError."""
     signed, signatures = signed_part(read_trusted(path), str(path))
-    return _settle(path, path.with_name("root.json"), signed, signatures, signers)
+    return _sign_and_write(path, path.with_name("root.json"), signed, signatures, signers)
 
 
-def _settle(
+def _sign_and_write(
     path: Path, root: Path, signed: dict[str, Any], there: Iterable[Signature], signers: Sequence[Signer]
 ) -> WrittenRoot:
     before = parse_root(read_trusted(root), str(root)) if root.exists() and root != path else None
@@ -163,7 +163,7 @@ class Dates:
 def first_root(
     root: Sequence[Member], bundle: Sequence[Member], dates: Dates, *, root_threshold: int = 1, threshold: int = 1
 ) -> Signed:
-    """Version 1.
+    """Return version 1.
 
     root: keys that sign later versions
     bundle: keys that sign bundles, of which `threshold` must
@@ -176,45 +176,45 @@ def first_root(
         "roles": {"bundle": {"keyids": [], "threshold": 1}, "root": {"keyids": [], "threshold": 1}},
         "revoked": [],
     }
-    signed = _added(_added(signed, root, "root"), bundle, "bundle")
+    signed = _add_members(_add_members(signed, root, "root"), bundle, "bundle")
     signed["roles"]["root"]["threshold"], signed["roles"]["bundle"]["threshold"] = root_threshold, threshold
-    return _next(signed, dates)
+    return _next_version(signed, dates)
 
 
 def with_keys(
     signed: Signed, members: Sequence[Member], role: RoleName, dates: Dates, threshold: int | None = None
 ) -> Signed:
-    """With more keys in a role. threshold: how many of it must sign, None for as many as before."""
-    new = _added(signed, members, role)
+    """Add keys to a role. threshold: how many of it must sign, None for as many as before."""
+    new = _add_members(signed, members, role)
     if threshold is not None:
         new["roles"][role]["threshold"] = threshold
-    return _next(new, dates)
+    return _next_version(new, dates)
 
 
 def renew(signed: Signed, dates: Dates) -> Signed:
-    """The same keys, another date."""
-    return _next(copy.deepcopy(signed), dates)
+    """Return the next version, with the same keys and another date."""
+    return _next_version(copy.deepcopy(signed), dates)
 
 
 def rotate(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: float) -> Signed:
-    """`member` in place of `keyid`, whose signatures are accepted until `until_s`, since 1970."""
-    old = _known(signed, keyid)
+    """Replace `keyid` by `member`; accept its signatures until `until_s`, since 1970."""
+    old = _find_key(signed, keyid)
     new = copy.deepcopy(signed)
     roles: tuple[RoleName, ...] = ("root", "bundle")
     for role in [role for role in roles if keyid in signed["roles"][role]["keyids"]]:
-        new = _added(new, [member], role)
+        new = _add_members(new, [member], role)
     if keyid in new["roles"]["root"]["keyids"]:
         new["roles"]["root"]["keyids"].remove(keyid)
     if keyid in new["roles"]["bundle"]["keyids"]:
         new["keys"][keyid] = {**old, "expires": tell_time(until_s)}
     else:
         del new["keys"][keyid]
-    return _next(new, dates)
+    return _next_version(new, dates)
 
 
 def revoke(signed: Signed, keyid: str, why: str, dates: Dates, threshold: int | None = None) -> Signed:
-    """Without `keyid`, for good. threshold: of the role bundle, None for as many as before."""
-    old = _known(signed, keyid)
+    """Revoke `keyid` for good. threshold: of the role bundle, None for as many as before."""
+    old = _find_key(signed, keyid)
     new = copy.deepcopy(signed)
     del new["keys"][keyid]
     for role in new["roles"].values():
@@ -222,20 +222,20 @@ def revoke(signed: Signed, keyid: str, why: str, dates: Dates, threshold: int | 
     new["revoked"].append({"keyid": keyid, "name": old["name"], **({"why": why} if why else {})})
     if threshold is not None:
         new["roles"]["bundle"]["threshold"] = threshold
-    return _next(new, dates)
+    return _next_version(new, dates)
 
 
-def _added(signed: Signed, members: Sequence[Member], role: RoleName) -> Signed:
+def _add_members(signed: Signed, members: Sequence[Member], role: RoleName) -> Signed:
     new = copy.deepcopy(signed)
     gone = {entry["keyid"]: entry for entry in new["revoked"]}
     for member in members:
         if member.keyid in gone:
             raise KeysError(
-                f"key '{member.name}' ({member.keyid[:8]}) was revoked, and a revoked key does not come back",
+                f"key '{member.name}' ({member.keyid[:8]}) was revoked, and a revoked key cannot return",
                 do="Make another: edgekit keys new NAME",
             )
         if any(key["name"] == member.name and name != member.keyid for name, key in new["keys"].items()):
-            raise KeysError(f"there is another key called '{member.name}' in this root", do="Give it another --name")
+            raise KeysError(f"this root already has another key named '{member.name}'", do="Give it another --name")
         entry = {"name": member.name, "public": base64.b64encode(member.public).decode()}
         if member.expires_s is not None:
             entry["expires"] = tell_time(member.expires_s)
@@ -245,8 +245,8 @@ def _added(signed: Signed, members: Sequence[Member], role: RoleName) -> Signed:
     return new
 
 
-def _next(signed: Signed, dates: Dates) -> Signed:
-    """With the next version and these dates. Raises KeysError for a role that could never sign."""
+def _next_version(signed: Signed, dates: Dates) -> Signed:
+    """Set the next version and its dates. Raises KeysError for a role that could never sign."""
     if dates.expires_s <= dates.issued_s:
         raise KeysError(
             f"this root would have expired before it is made, on {tell_time(dates.expires_s)}", do="Give a later date"
@@ -258,7 +258,7 @@ def _next(signed: Signed, dates: Dates) -> Signed:
                 f"too few keys would be left to sign as '{name}': {there}, and {needed} must"
                 if there
                 else f"no key would be left to sign as '{name}'",
-                do="Add a key first (edgekit keys trust, edgekit keys rotate), or lower the number with --threshold",
+                do="Add a key first (edgekit keys trust), or lower the number with --threshold",
             )
     return {
         **signed,
@@ -268,9 +268,9 @@ def _next(signed: Signed, dates: Dates) -> Signed:
     }
 
 
-def _known(signed: Signed, keyid: str) -> dict[str, Any]:
+def _find_key(signed: Signed, keyid: str) -> dict[str, Any]:
     if keyid not in signed["keys"]:
-        raise KeysError(f"this root does not know key {keyid[:8]}", do="See: edgekit keys list")
+        raise KeysError(f"this root has no key {keyid[:8]}", do="See: edgekit keys list")
     found: dict[str, Any] = signed["keys"][keyid]
     return found
 
@@ -303,7 +303,7 @@ def take_over(
         if store is None:
             if expect is not None and candidate.fingerprint != expect.lower():
                 raise KeysError(
-                    f"its fingerprint is {candidate.fingerprint}, and {expect} was expected",
+                    f"its fingerprint is {candidate.fingerprint}, not {expect} as expected",
                     where=candidate.where,
                     do="Take it from who made it, or ask them for the fingerprint that `edgekit keys list` shows",
                 )

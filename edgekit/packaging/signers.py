@@ -1,6 +1,5 @@
-"""Who signs: private keys, or commands that sign; and a bundle that is signed once more.
+"""Signers: private keys and signer commands; further signatures of a bundle.
 
-    signing = SigningOptions(("alice", "token.pub.pem"), signer="pkcs11-sign --key 3", passphrase=ask)
     signers = open_signers(signing, KeyFolder(default_folder()))
     endorsed = endorse(Path("net-raspberry-pi-4.ekb"), signers)      # two people sign at two desks
 
@@ -19,25 +18,25 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import hashlib
 import re
 import shlex
-import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgekit.packaging.bundle_options import SigningOptions
 from edgekit.packaging.key_folder import KeyFolder, default_folder, open_to_others
 from edgekit.packaging.output_errors import KeysError
-from edgekit.packaging.writer import Signer, load_signing_key, signature_block, write_whole
-from edgekit_runtime.bundle.header import MAGIC, align_up, read_header
+from edgekit.packaging.writer import Signer, load_private_key, load_signing_key, signed_head, write_whole
+from edgekit_runtime.bundle.header import read_header
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.signature import MAX_KEY_FILE_BYTES, keyid_of, parse_public_key, raw_key
 
 _HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
+_CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 
 @dataclass(frozen=True)
@@ -53,89 +52,60 @@ class ExternalSigner:
         return keyid_of(self.public)
 
     def sign(self, message: bytes) -> bytes:
-        """Raises KeysError if the command fails or does not print a signature by this key."""
+        """Raises KeysError if the command fails or prints anything but this key's signature."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric import ed25519
 
-        signature = signature_from(self.command, message, _ED25519, self.timeout_s)
+        printed = self._run_command(message)
+        text = b"".join(printed.split())
+        decoded = [printed]
+        if _HEX.fullmatch(text):
+            decoded.append(bytes.fromhex(text.decode()))
+        with contextlib.suppress(binascii.Error):
+            decoded.append(base64.b64decode(text, validate=True))
+        signature = next((one for one in decoded if len(one) == 64), None)
+        if signature is None:
+            raise KeysError(
+                f"the signer printed {len(printed)} bytes, which are not a signature",
+                where=self.command,
+                do="It should print the 64 bytes of an Ed25519 signature, raw, as base64 or as hex, and nothing else",
+            )
         try:
             ed25519.Ed25519PublicKey.from_public_bytes(self.public).verify(signature, message)
         except InvalidSignature:
-            raise not_by(self.command, self.keyid[:8]) from None
+            raise KeysError(
+                f"the signer did not sign these bytes with key {self.keyid[:8]}",
+                where=self.command,
+                do="Check that --sign names the public half of its key, and that it signs the bytes as they are",
+            ) from None
         return signature
 
-
-@dataclass(frozen=True)
-class SignatureForm:
-    """What a signer should print. fits: whether bytes have that form."""
-
-    described: str
-    fits: Callable[[bytes], bool]
-
-
-_ED25519 = SignatureForm("the 64 bytes of an Ed25519 signature", lambda signature: len(signature) == 64)
-
-
-def signature_from(command: str, message: bytes, form: SignatureForm, timeout_s: float = 300.0) -> bytes:
-    """What `command` prints for `message`, decoded, not verified. Raises KeysError."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise KeysError(f"--signer is no command: {error}", where=command, do="Check its quotes") from error
-    if not words:
-        raise KeysError("--signer names no command", do="Pass a command that signs what it reads")
-    with tempfile.TemporaryDirectory(prefix="edgekit-sign-") as folder:
-        file = Path(folder) / "message"
-        if any("{}" in word for word in words):
-            file.write_bytes(message)
-        argv = [word.replace("{}", str(file)) for word in words]
+    def _run_command(self, message: bytes) -> bytes:
         try:
-            done = subprocess.run(argv, input=message, stdout=subprocess.PIPE, timeout=timeout_s, check=False)
-        except OSError as error:
-            raise KeysError(
-                f"the signer cannot be started: {error.strerror or error}", where=argv[0], do="Check the command"
-            ) from error
-        except subprocess.TimeoutExpired as error:
-            raise KeysError(f"the signer did not answer within {timeout_s:g} s", where=command) from error
-    if done.returncode != 0:
-        raise KeysError(f"the signer ended with {done.returncode}", where=command, do="Its own words are above")
-    printed, text = done.stdout, b"".join(done.stdout.split())
-    decoded = [printed]
-    if _HEX.fullmatch(text):
-        decoded.append(bytes.fromhex(text.decode()))
-    with contextlib.suppress(binascii.Error):
-        decoded.append(base64.b64decode(text, validate=True))
-    for signature in decoded:
-        if form.fits(signature):
-            return signature
-    raise KeysError(
-        f"the signer printed {len(printed)} bytes that are no signature",
-        where=command,
-        do=f"It should print {form.described}, raw, as base64 or as hex, and nothing else",
-    )
-
-
-def not_by(command: str, key: str) -> KeysError:
-    """The error for a well-formed signature that is not by the named key."""
-    return KeysError(
-        f"what the signer printed is no signature of key {key} over these bytes",
-        where=command,
-        do="Check that --sign names the public half of the key it uses, and that it signs the bytes as they are",
-    )
-
-
-@dataclass(frozen=True)
-class SigningOptions:
-    """keys: names or PEM files
-    signer: a command for public ones
-    passphrase: called with the file of an encrypted key
-    warn: called with the file of a private key that other users could read or write
-    """
-
-    keys: tuple[str, ...] = ()
-    signer: str | None = None
-    passphrase: Callable[[Path], bytes | None] | None = None
-    warn: Callable[[Path], None] | None = None
+            words = shlex.split(self.command)
+        except ValueError as error:
+            raise KeysError(f"--signer is not a command: {error}", where=self.command, do="Check its quotes") from error
+        if not words:
+            raise KeysError("--signer is empty", do="Pass a command that signs what it reads")
+        with tempfile.TemporaryDirectory(prefix="edgekit-sign-") as folder:
+            file = Path(folder) / "message"
+            if any("{}" in word for word in words):
+                file.write_bytes(message)
+            argv = [word.replace("{}", str(file)) for word in words]
+            try:
+                done = subprocess.run(argv, input=message, stdout=subprocess.PIPE, timeout=self.timeout_s, check=False)
+            except OSError as error:
+                why = error.strerror or error
+                raise KeysError(
+                    f"the signer cannot be started: {why}", where=argv[0], do="Check the command"
+                ) from error
+            except subprocess.TimeoutExpired as error:
+                what = f"the signer did not finish within {self.timeout_s:g} s"
+                raise KeysError(what, where=self.command) from error
+        if done.returncode != 0:
+            do = "Its own message is above"
+            raise KeysError(f"the signer exited with {done.returncode}", where=self.command, do=do)
+        return done.stdout
 
 
 def open_signers(signing: SigningOptions, folder: KeyFolder | None = None) -> list[Signer]:
@@ -146,9 +116,9 @@ def open_signers(signing: SigningOptions, folder: KeyFolder | None = None) -> li
     folder = folder or KeyFolder(default_folder())
     found: dict[bytes, Signer] = {}
     external = 0
-    for named in signing.keys:
+    for named in signing.sign:
         path = folder.private(named)
-        if is_public(path):
+        if _is_public(path):
             if signing.signer is None:
                 raise KeysError(
                     "this is a public key, which cannot sign by itself",
@@ -160,7 +130,7 @@ def open_signers(signing: SigningOptions, folder: KeyFolder | None = None) -> li
             )
             external += 1
         else:
-            warn_where_open(path, signing)
+            _warn_if_open(path, signing)
             signer = load_signing_key(path, signing.passphrase)
         found.setdefault(signer.public, signer)
     if signing.signer is not None and not external:
@@ -171,25 +141,20 @@ def open_signers(signing: SigningOptions, folder: KeyFolder | None = None) -> li
     return list(found.values())
 
 
-def warn_where_open(path: Path, signing: SigningOptions) -> None:
+def _warn_if_open(path: Path, signing: SigningOptions) -> None:
     """Warn if other users have access to the private key."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return  # the reader of private keys says it better
-    if signing.warn is not None and open_to_others(mode):
-        signing.warn(path)
+    with contextlib.suppress(OSError):  # the reader of private keys says it better
+        if signing.warn is not None and open_to_others(path.stat().st_mode):
+            signing.warn(path)
 
 
-def is_public(path: Path) -> bool:
-    """Whether it is a PEM public key; False also if it cannot be read."""
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return b"-----BEGIN PUBLIC KEY-----" in file.read(MAX_KEY_FILE_BYTES)
-    except OSError:
-        return False  # the reader of private keys says it better
+def _is_public(path: Path) -> bool:
+    """Whether it is a PEM public key; False if it cannot be read."""
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return b"-----BEGIN PUBLIC KEY-----" in file.read(MAX_KEY_FILE_BYTES)
+    return False
 
 
 @dataclass(frozen=True)
@@ -214,11 +179,52 @@ def endorse(path: Path, signers: Sequence[Signer], output: Path | None = None) -
     if header.digest != checked.digest:
         raise KeysError("the file was changed while it was read", where=str(path), do="Run it again")
     there = [name for name, _ in header.signatures]
-    block = signature_block(header.manifest_bytes, signers, header.signatures)
-    head = MAGIC + struct.pack("<I", len(header.manifest_bytes)) + header.manifest_bytes
-    head += struct.pack("<I", len(block)) + block
-    head += hashlib.sha256(head).digest()
-    head += bytes(align_up(len(head)) - len(head))
+    head = signed_head(header.manifest_bytes, signers, header.signatures)
     write_whole(output or path, head + data[header.blobs_at :], "the bundle")
     added = tuple(name for name in map(keyid_of, (signer.public for signer in signers)) if name not in there)
     return SigningResult(output or path, checked.manifest, checked.digest, added, tuple(sorted({*there, *added})))
+
+
+def sign_openssf(
+    path: Path, signing: SigningOptions, folder: KeyFolder, output: Path | None = None
+) -> tuple[Path, Path]:
+    """Sign a bundle for OpenSSF Model Signing; return the signature's file and the public key's.
+
+    signing: its one key is private, of a NIST curve, because that format has no Ed25519
+    output: the signature's file, None for `path` with .sig
+
+    Raises BundleError, KeysError, PackagingError, OutputError.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from model_signing.signing import Config
+
+    (named,) = signing.sign
+    stem = Path(named).name.removesuffix(".pem").removesuffix(".pub")
+    make = f"Make one: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out {stem}-p256.pem"
+    try:
+        key = folder.private(named)
+    except KeysError as error:
+        raise KeysError(error.what, where=error.where, do=make) from None
+    _warn_if_open(key, signing)
+    given: list[bytes | None] = []
+
+    def passphrase(file: Path) -> bytes | None:
+        given.append(signing.passphrase(file))
+        return given[0]
+
+    private = load_private_key(key, passphrase, make)
+    if not isinstance(private, ec.EllipticCurvePrivateKey) or private.curve.name not in _CURVES:
+        raise KeysError("the key should be on the curve P-256, P-384 or P-521", where=str(key), do=make)
+    read_bundle(path)  # a damaged one is not signed
+    beside = output or path.with_name(f"{path.name}.sig")
+    public = beside.with_name(f"{stem}.openssf.pub.pem")
+    with tempfile.TemporaryDirectory(prefix="edgekit-sign-") as place:
+        made = Path(place, "signature")
+        # Its annotation says str, its code wants bytes
+        config = Config().use_elliptic_key_signer(private_key=key, password=next(iter(given), None))  # type: ignore
+        config.sign(path, made)
+        write_whole(beside, made.read_bytes(), "the signature")
+    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    write_whole(public, private.public_key().public_bytes(*form), "the public key")
+    return beside, public

@@ -8,7 +8,7 @@ Rules:
 - everything is read from one open descriptor, even what a child loads at the end;
 - what no trusted key has signed is not parsed, and what is malformed is not loaded;
 - the first refusal ends it; a check that was left out is reported as such;
-- a root's record of an unsigned install is no waiver here: anyone who can write to the root can write that;
+- a root's record of an unsigned install does not count here: anyone who can write to the root can write that;
 - a bundle for another board is refused if the board was named, else mentioned.
 """
 
@@ -79,7 +79,7 @@ class Verification:
     def __iter__(self) -> Iterator[BundleCheck]:
         from edgekit_runtime.bundle.reader import NO_KEY, checks_of
 
-        with _opened(self._path) as subject:
+        with _open_subject(self._path) as subject:
             self._where, self.generation, self.state = subject.where, subject.generation, subject.state
             try:
                 for check in checks_of(self._steps(subject)):
@@ -156,15 +156,15 @@ class Verification:
         opening = self._opening = Opening(subject.where, policy, secret, spare_key=own)
         yield from opening.steps(everything)
         manifest, bundle = opening.manifest, opening.bundle
-        yield "dates", partial(_dates, manifest, moment, subject)
-        yield "board", partial(_board, manifest, options, subject)
+        yield "dates", partial(_check_dates_of, manifest, moment, subject)
+        yield "board", partial(_check_board_of, manifest, options, subject)
         for entry in manifest.artifacts:
             yield (
                 f"model {entry.recipe}" + (" (batch)" if entry.role == "batch" else ""),
-                partial(_model, bundle, entry),
+                partial(_check_model_file, bundle, entry),
             )
-        yield "golden", partial(_golden, bundle)
-        yield from _replays(bundle, subject, options.replay)
+        yield "golden", partial(_describe_golden, bundle)
+        yield from _replay_steps(bundle, subject, options.replay)
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,11 @@ class _OpenFile:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_OpenFile]:
+def _open_subject(path: Path) -> Iterator[_OpenFile]:
     """A bundle, or a root's active one, held open; links are followed once. Raises BundleError."""
     from edgekit_runtime.install.layout import Root, is_root
     from edgekit_runtime.install.lock import hold
-    from edgekit_runtime.install.reading import store_of
+    from edgekit_runtime.install.root_objects import store_of
 
     if is_root(path):
         root = Root.open(path)
@@ -210,7 +210,7 @@ def _opened(path: Path) -> Iterator[_OpenFile]:
         lease.release()
 
 
-def _dates(manifest: Manifest, moment: TrustTime, subject: _OpenFile) -> _Result:
+def _check_dates_of(manifest: Manifest, moment: TrustTime, subject: _OpenFile) -> _Result:
     from edgekit_runtime.install.rules import check_dates
 
     said = [f"until {manifest.expires}"] if manifest.expires else []
@@ -224,7 +224,7 @@ def _dates(manifest: Manifest, moment: TrustTime, subject: _OpenFile) -> _Result
     return True, f"good {' and '.join(said)} {moment.text}" if said else "it does not expire"
 
 
-def _board(manifest: Manifest, options: VerifyOptions, subject: _OpenFile) -> _Result:
+def _check_board_of(manifest: Manifest, options: VerifyOptions, subject: _OpenFile) -> _Result:
     from edgekit_runtime.install.rules import BoardIdentity, check_board
 
     board = options.board or BoardIdentity()
@@ -240,7 +240,7 @@ def _board(manifest: Manifest, options: VerifyOptions, subject: _OpenFile) -> _R
     return True, f"for {', '.join(manifest.compatible)}; this board is {here}"
 
 
-def _model(bundle: Bundle, entry: ArtifactEntry) -> _Result:
+def _check_model_file(bundle: Bundle, entry: ArtifactEntry) -> _Result:
     from edgekit_runtime.modelfile.check import check_artifact
 
     if bundle.locked:
@@ -252,7 +252,7 @@ def _model(bundle: Bundle, entry: ArtifactEntry) -> _Result:
     return True, f"{structure}; the largest tensor has {facts.largest_tensor_bytes:,} bytes"
 
 
-def _golden(bundle: Bundle) -> _Result:
+def _describe_golden(bundle: Bundle) -> _Result:
     golden = bundle.manifest.golden
     if bundle.locked:
         return None, "not checked: they are encrypted"
@@ -263,7 +263,7 @@ def _golden(bundle: Bundle) -> _Result:
     return True, f"{examples}, finite and of the right size, answered by {', '.join(answered)}"
 
 
-def _replays(bundle: Bundle, subject: _OpenFile, replay: bool) -> Iterator[tuple[str, Step]]:
+def _replay_steps(bundle: Bundle, subject: _OpenFile, replay: bool) -> Iterator[tuple[str, Step]]:
     from edgekit_runtime.engines.registry import available
     from edgekit_runtime.loading.candidates import TuningOptions, candidates, untried_candidates
     from edgekit_runtime.modelfile.check import delegated_operators
@@ -311,7 +311,7 @@ def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: EngineSetu
         tested = last_verdict(bundle, entry, info, folder=Path(folder))
     if not ran or tested is None:
         return None, f"{info.name} {info.version} came to no test in a process of its own"
-    by = "which made them" if tested.same_engine else "another than made them"
+    by = "the one that made them" if tested.same_engine else "a different one from the one that made them"
     return True, (
         f"{info.name} {info.version}, {by}, gives {tested.examples} of {len(bundle.manifest.golden)} examples in a "
         f"process of its own: at most {tested.worst_steps:.3g} steps apart, cosine {tested.worst_cosine:.5f}, "

@@ -1,4 +1,4 @@
-"""Writing an .ekb, signed with Ed25519, and other files: whole or not at all.
+"""Write an .ekb, signed with Ed25519, and other files, atomically.
 
     draft = BundleDraft(Encryption(load_secret("file:camera.secret"), model_id))     # or BundleDraft(), in plain
     digest = draft.add(model_bytes)                     # content-addressed: the same bytes are stored once
@@ -83,9 +83,11 @@ def merge_signatures(signatures: Iterable[Signature]) -> list[dict[str, str]]:
     ]
 
 
-def signature_block(body: bytes, signers: Sequence[Signer], others: Iterable[Signature] = ()) -> bytes:
-    """The block over a manifest's bytes. others: earlier signatures."""
-    return canonical_bytes(merge_signatures([*others, *(signed_by(signer, body) for signer in signers)]))
+def signed_head(body: bytes, signers: Sequence[Signer], others: Iterable[Signature] = ()) -> bytes:
+    """A bundle up to its first blob. body: the manifest. others: earlier signatures."""
+    block = canonical_bytes(merge_signatures([*others, *(signed_by(signer, body) for signer in signers)]))
+    head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", len(block)) + block
+    return _pad(head + hashlib.sha256(head).digest())
 
 
 def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | None = None) -> SigningKey:
@@ -113,17 +115,15 @@ def load_private_key(path: Path, passphrase: Callable[[Path], bytes | None] | No
         return serialization.load_pem_private_key(data, password=secret)
     except TypeError as error:
         raise PackagingError(
-            "the key is encrypted, and no passphrase was given",
+            "the key is encrypted and no passphrase was given",
             where=str(path),
-            do="Run it on a terminal, which asks for it, or pass --passphrase-file FILE or set EDGEKIT_PASSPHRASE",
+            do="Run it on a terminal, which prompts for it, pass --passphrase-file FILE, or set EDGEKIT_PASSPHRASE",
         ) from error
     except Exception as error:
         if secret is not None:
-            raise PackagingError("the passphrase is not that of this key", where=str(path), do="Try again") from error
+            raise PackagingError("wrong passphrase", where=str(path), do="Try again") from error
         what = (
-            "this is a public key: who signs needs the private one"
-            if b"PUBLIC KEY" in data
-            else "this is no PEM private key"
+            "this is a public key: signing needs the private one" if b"PUBLIC KEY" in data else "not a PEM private key"
         )
         raise PackagingError(what, where=str(path), do=make) from error
 
@@ -141,7 +141,7 @@ def _read(path: Path, make: str) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, what: str) -> None:
-    """Write durably, so that no reader ever sees half a file. what: in the error's words.
+    """Replace a file atomically and durably. what: its name in errors.
 
     Raises OutputError for a folder that cannot be written, a full disk, or a name that is not an ordinary file's, and
     leaves nothing behind.
@@ -229,10 +229,7 @@ class BundleDraft:
             what = f"no reader would open the bundle: {error.what}"
             do = "Mend the model's contract, names or labels; or give it examples that it answers in numbers"
             raise PackagingError(what, where=error.where, do=do) from error
-        signatures = signature_block(body, keys)
-        head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", len(signatures)) + signatures
-        head += hashlib.sha256(head).digest()
-        return b"".join([_padded(head), *(_padded(data) for data in self._blobs.values())])
+        return b"".join([signed_head(body, keys), *(_pad(data) for data in self._blobs.values())])
 
 
 def check_tools(extra: str = "convert") -> None:
@@ -244,7 +241,7 @@ def check_tools(extra: str = "convert") -> None:
 
 
 def canonical_json(value: object) -> bytes:
-    """RFC 8785: one byte string for one JSON value."""
+    """Return the canonical bytes of a JSON value (RFC 8785)."""
     check_tools()
     import rfc8785
 
@@ -258,5 +255,5 @@ def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Seque
     return len(data)
 
 
-def _padded(data: bytes) -> bytes:
+def _pad(data: bytes) -> bytes:
     return data + bytes(align_up(len(data)) - len(data))

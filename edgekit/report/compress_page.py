@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from edgekit.charts.chart import HUES, Chart, Shape
 from edgekit.report import words
-from edgekit.report.figures import LINES, Axes, AxisMarks, Dot, Figure, base_layout
-from edgekit.report.html import figure_json, render
+from edgekit.report.figures import Axes, Dot
+from edgekit.report.html import render
 from edgekit_profiles import milliseconds
 
 Row = Mapping[str, Any]
@@ -64,12 +65,18 @@ class Summary:
 
 
 def page(results: Sequence[Result]) -> str:
-    """Raises MissingExtraError without jinja2 or plotly. results[0]: the page's own."""
+    """Raises MissingExtraError without jinja2. results[0]: the page's own."""
     own, found = results[0], summary(results)
     board = own["profile"]
     figures = [
-        (f"On {board}, estimated", step_figure(found, _estimated, "expected latency on the board, ms")),
-        ("On this machine, measured", step_figure(found, _here, "median latency on this machine, ms")),
+        (
+            f"On {board}, estimated",
+            step_figure(found, step_dots(found, _estimated), "expected latency on the board, ms"),
+        ),
+        (
+            "On this machine, measured",
+            step_figure(found, step_dots(found, _here), "median latency on this machine, ms"),
+        ),
     ]
     return render(
         "compress.html",
@@ -80,7 +87,7 @@ def page(results: Sequence[Result]) -> str:
         metric=next((row["metric"] for row in own["rows"] if row["metric"]), None),
         rows=[_cells(one) for one in found],
         failed=[row for row in own["rows"] if row["failed"]],
-        figures=[(title, figure_json(figure)) for title, figure in figures if figure is not None],
+        figures=[(title, figure) for title, figure in figures if figure is not None],
     )
 
 
@@ -146,81 +153,45 @@ def _here(row: Row) -> tuple[float, float, float] | None:
     return None if found is None else (found, found, found)
 
 
-def step_figure(
-    found: Sequence[Summary], time: Callable[[Row], tuple[float, float, float] | None], title: str
-) -> Figure | None:
-    """time: (low, middle, high) milliseconds of a row. None where nothing has a time."""
-    shown = [(one, [each for row in one.rows if (each := time(row)) is not None]) for one in found]
-    shown = [(one, times) for one, times in shown if times]
-    if not shown:
+def step_dots(found: Sequence[Summary], time: Callable[[Row], tuple[float, float, float] | None]) -> list[Dot]:
+    """A dot each, and small ones for seeds. time: (low, middle, high) ms of a row, or None."""
+    hues = {step: f"h{place % HUES}" for place, step in enumerate(dict.fromkeys(one.step for one in found))}
+    dots: list[Dot] = []
+    for one in found:
+        times = [each for row in one.rows if (each := time(row)) is not None]
+        if not times:
+            continue
+        span, hue = (min(t[0] for t in times), max(t[2] for t in times)), hues[one.step]
+        shape: Shape = "circle" if one.recipe.startswith("tflite") else "diamond"
+        said = ", ".join(filter(None, (one.name, words.score(one.score, one.rows[0]["metric"]), _gain_words(one))))
+        middle = fmean(t[1] for t in times)
+        dots.append(
+            Dot(
+                one.name,
+                middle,
+                one.score,
+                _DIAMETER,
+                f"{hue} hollow" if one.noise else hue,
+                shape,
+                span,
+                (one.low, one.high),
+                said,
+            )
+        )
+        seeds = [(time(row), row["score"]) for row in one.rows if len(one.rows) > 1]
+        dots += [Dot("", each[1], score, _SEED, hue) for each, score in seeds if each]
+    return dots
+
+
+def step_figure(found: Sequence[Summary], dots: Sequence[Dot], title: str) -> Chart | None:
+    """None where nothing has a time."""
+    if not dots:
         return None
-    spans = {one.name: (min(t[0] for t in times), max(t[2] for t in times)) for one, times in shown}
-    metric = next((row["metric"] for one, _ in shown for row in one.rows), None)
-    ends = [end for one, _ in shown for end in (one.low, one.high)]
-    is_share = words.is_share(metric)
-    marks = AxisMarks(ends, share=is_share, least=0.02) if is_share else AxisMarks(ends)
-    frame = Axes.of(list(spans.values()), marks)
-    dots = [Dot(one.name, fmean(t[1] for t in times), one.score, _DIAMETER) for one, times in shown]
-    places, on_a_phone = frame.places(dots), replace(frame, width=280.0).places(dots)
-    steps = list(dict.fromkeys(one.step for one, _ in shown))
-    traces = []
-    for at, step in enumerate(steps):
-        members = [one for one, _ in shown if one.step == step]
-        middles = [dot for dot in dots if dot.name in {one.name for one in members}]
-        colour = LINES[at % len(LINES)]
-        traces.append(_trace(step, colour, members, middles, spans) | {
-            "textposition": [places[one.name] for one in members],
-            "meta": {"narrow": [on_a_phone[one.name] for one in members]},
-        })  # fmt: skip
-        seeds = [(time(row), row["score"]) for one in members for row in one.rows if len(one.rows) > 1]
-        if seeds:
-            traces.append({
-                "type": "scatter", "mode": "markers", "showlegend": False, "hoverinfo": "skip",
-                "x": [each[1] for each, _ in seeds if each], "y": [score for each, score in seeds if each],
-                "marker": {"color": colour, "size": _SEED, "opacity": 0.5},
-            })  # fmt: skip
-    layout = base_layout(title, words.metric(metric))
-    layout["xaxis"] |= frame.x_axis
-    layout["yaxis"] |= frame.y_axis
-    return {"data": traces, "layout": layout}
-
-
-def _trace(
-    step: str, colour: str, members: Sequence[Summary], dots: Sequence[Dot], spans: Mapping[str, tuple[float, float]]
-) -> Figure:
-    symbols = ["circle" if one.recipe.startswith("tflite") else "diamond" for one in members]
-    return {
-        "type": "scatter",
-        "mode": "markers+text",
-        "name": step,
-        "x": [dot.x for dot in dots],
-        "y": [dot.y for dot in dots],
-        "text": [one.name for one in members],
-        "cliponaxis": False,
-        "error_x": _bars([(dot.x, *spans[dot.name]) for dot in dots], colour),
-        "error_y": _bars([(one.score, one.low, one.high) for one in members], colour),
-        "marker": {
-            "color": colour,
-            "size": _DIAMETER,
-            "symbol": [f"{symbol}-open" if one.noise else symbol for symbol, one in zip(symbols, members, strict=True)],
-        },
-        "hovertext": [
-            f"{one.name}<br>{words.format_score(one.score, one.rows[0]['metric'])}<br>{_gain_words(one)}"
-            for one in members
-        ],
-        "hoverinfo": "text",
-    }
-
-
-def _bars(ends: Sequence[tuple[float, float, float]], colour: str) -> Figure:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [high - middle for middle, _, high in ends],
-        "arrayminus": [middle - low for middle, low, _ in ends],
-        "thickness": 1.2,
-        "color": colour,
-    }
+    metric = next((row["metric"] for one in found for row in one.rows), None)
+    axes = Axes.of(dots, (title, words.metric(metric)), share=words.is_share(metric))
+    hues = {dot.name.rpartition(",")[0]: dot.hue.split(" ")[0] for dot in dots if dot.name}
+    keys: list[tuple[str, str, Shape]] = [(step, hue, "circle") for step, hue in hues.items()]
+    return axes.draw(f"{words.metric(metric)} against {title}, each artifact a dot", dots, keys)
 
 
 def _gain_words(one: Summary) -> str:
@@ -243,12 +214,12 @@ def _cells(one: Summary) -> dict[str, Any]:
         estimate = {
             f"{end}_ms": one.mean(field) for end, field in (("low", "low_ms"), ("mid", "ms"), ("high", "high_ms"))
         }
-    here = one.mean("here_ms")
+    here, busy = one.mean("here_ms"), " (busy)" * any(each.get("here_busy") for each in one.rows)
     return {
         "step": one.step,
         "recipe": one.recipe,
-        "score": words.format_score(one.score, metric),
-        "ends": f"{words.format_score(one.low, metric)} to {words.format_score(one.high, metric)}",
+        "score": words.score(one.score, metric),
+        "ends": f"{words.score(one.low, metric)} to {words.score(one.high, metric)}",
         "drop": words.lost(row) if len(one.rows) == 1 and row["drop"] is not None else words.DASH,
         "gain": words.DASH if one.gain is None else words.change(metric, one.gain[0], one.score),
         "gain_ends": None
@@ -259,7 +230,7 @@ def _cells(one: Summary) -> dict[str, Any]:
         "bytes": one.mean("bytes") or None,
         "packed": one.mean("packed_bytes") or None,
         "estimate": estimate if estimate and None not in estimate.values() else None,
-        "here": words.DASH if here is None else f"{milliseconds(here)} ms",
+        "here": words.DASH if here is None else f"{milliseconds(here)} ms{busy}",
         "note": one.note,
         "kept": one.note == "kept",
     }

@@ -11,6 +11,7 @@ Rules:
 - undecided: a raw task without a metric has only distances, which do not say which decisions change;
 - do not ship: nothing acceptable, made-up or void data, an answer that is not finite, no limit, or a limit of 0;
 - a loss without an interval, and a distance, count from FEWEST items on;
+- below FEW_LABELS labelled items the answers' agreement decides, because accuracy needs more labels;
 - fields decide, never words.
 """
 
@@ -32,6 +33,9 @@ Verdict = Literal["ship", "ship-after", "undecided", "do-not-ship"]
 FEWEST = 2 * FEWEST_APART
 """Items that a loss without an interval must have been seen on."""
 
+FEW_LABELS = 100
+"""Labelled items below which one item is more than a point of accuracy."""
+
 VOID = frozenset(
     ["colour-order", "identical-samples", "labels-at-chance", "layout", "normalisation", "out-of-range", "same-answer"]
 )
@@ -49,6 +53,7 @@ class Evidence:
     loss: 0..1, compared with the limit
     interval: 95 % interval of the loss
     labelled: whether the loss is a metric's
+    few_labels: number of labelled items if they are too few for a verdict on accuracy, else 0
     void: a warning that makes the comparison meaningless
     not_finite: number of answers with NaN or infinity
     halved: whether one half of the items judged it
@@ -68,6 +73,7 @@ class Evidence:
     interval: tuple[float, float] | None = None
     limit: float | None = None
     labelled: bool = True
+    few_labels: int = 0
     made_up: bool = False
     void: str = ""
     not_finite: int = 0
@@ -102,12 +108,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Decision:
-    """items: how many more a "ship-after" takes, rounded up to two digits."""
+    """items: how many more a "ship-after" takes, rounded up to two digits. few: below FEWEST."""
 
     verdict: Verdict
     why: str
     items: int | None = None
     labelled: bool = True
+    few: bool = False
 
     @property
     def headline(self) -> str:
@@ -118,14 +125,15 @@ class Decision:
         if self.verdict == "undecided":
             return "Not decided"
         kind = " labelled" if self.labelled else ""
-        return f"Ship it after {self.items:,} more{kind} item{'' if self.items == 1 else 's'}"
+        more = f"{self.items:,} more{kind} item{'' if self.items == 1 else 's'}"
+        return f"Give {more} first" if self.few else f"Ship it after {more}"
 
 
 def decide(known: Evidence) -> Decision:
     if known.recipe is None:
         return _never(f"every candidate was refused{f', most because {known.refused}' if known.refused else ''}")
     if known.made_up:
-        return _never("it was compared on made-up inputs, which say nothing of real ones")
+        return _never("it was compared on made-up inputs, which say nothing about real ones")
     if known.void:
         return _never(known.void)
     if known.not_finite:
@@ -150,7 +158,8 @@ def decide(known: Evidence) -> Decision:
         why = f"{known.recipe} was chosen and judged by the same {known.items} items"
         return _after(max(FEWEST - known.items, _more(known) or 0), why, known)
     if high <= known.limit + NOISE:
-        sure = f"{lost}, at most {known.amount(high)} with 95 % certainty, within {limit}"
+        most = f"at most {known.amount(high)} with 95 % certainty" if high > 0 else "with 95 % certainty"
+        sure = f"{lost}, {most}, within {limit}"
         return Decision("ship", sure + _unlabelled(known), labelled=known.labelled)
     more = _more(known)
     if more is None:
@@ -164,7 +173,8 @@ def _never(why: str) -> Decision:
 
 def _after(more: int, why: str, known: Evidence) -> Decision:
     digits = 10 ** max(0, len(str(more)) - 2)
-    return Decision("ship-after", why, math.ceil(more / digits) * digits, known.labelled)
+    why += _accuracy(known)
+    return Decision("ship-after", why, math.ceil(more / digits) * digits, known.labelled, known.items < FEWEST)
 
 
 def _more(known: Evidence) -> int | None:
@@ -178,7 +188,13 @@ def _more(known: Evidence) -> int | None:
     return max(1, math.ceil((needed - known.items) * (2 if known.halved else 1) - _ROUNDING))
 
 
+def _accuracy(known: Evidence) -> str:
+    return f"; accuracy needs {FEW_LABELS} labels or more, not {known.few_labels}" if known.few_labels else ""
+
+
 def _unlabelled(known: Evidence) -> str:
+    if known.few_labels:
+        return _accuracy(known)
     return "" if known.labelled else "; there are no labels, so it was compared with your model's answers alone"
 
 
@@ -191,6 +207,12 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
     made = [one for one in refused if one.get("code") not in ("missing-extra", "runtime-unavailable")]
     refusals = Counter(str(one.get("rule") or one["reason"]) for one in made or refused)
     metric = found.get("metric") is not None
+    items = int(found.get("items") or 0)
+    alike = _agreement(found) if metric and items < FEW_LABELS and words.is_share(found["metric"]) else None
+    few = alike is not None
+    if alike is not None:
+        ends = [1.0 - float(end) for end in alike["ci95"][::-1]]
+        metric, found = False, {**found, "loss": 1.0 - float(found["agreement"]), "loss_ci95": ends}
     answers = "boxes" if found.get("decisions") else "answers"
     loss, task = found.get("loss"), (report.get("model") or {}).get("task")
     boxes = found.get("decisions") or {}
@@ -198,11 +220,12 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
         loss = found.get("drop") if metric else 1.0 - float(found.get("agreement") or found.get("cosine") or 0.0)
     return Evidence(
         bundle.get("recipe"),
-        items=int(found.get("items") or 0),
+        items=items,
         loss=float(loss or 0.0),
-        interval=_interval(found, metric),
+        interval=interval_of(found, metric),
         limit=(report.get("limits") or {}).get("max_drop"),
         labelled=metric,
+        few_labels=items if few else 0,
         made_up=bool(report.get("random_data")),
         void=void,
         not_finite=int(found.get("not_finite") or 0),
@@ -211,7 +234,7 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
         refused=refusals.most_common(1)[0][0] if refusals else "",
         points=metric and words.is_share(found["metric"]),
         of=words.metric(found["metric"]) if metric else f"agreement with your model's {answers}",
-        distance="" if metric else _distance(found),
+        distance="" if metric or few else _distance(found),
         raw=task == "raw",
         rounded=bool(found.get("only_rounded")),
         beside=words.box_scores(boxes),
@@ -225,6 +248,13 @@ def _deciding(found: Json) -> Json:
     return max(outputs, key=lambda one: float(one.get("loss") or 0.0), default={})
 
 
+def _agreement(found: Json) -> Json | None:
+    """That of the boxes, or of the output with the least; None for answers of other kinds."""
+    shares = [one["agreement"] for one in found.get("outputs") or () if one.get("agreement")]
+    boxes: Json | None = found.get("decisions")
+    return boxes or min(shares, key=lambda one: float(one["value"]), default=None)
+
+
 def _distance(found: Json) -> str:
     """What the loss without a metric is, "" where it counts boxes or best classes."""
     measure = str(_deciding(found).get("measure") or ("cosine" if found.get("agreement") is None else "agreement"))
@@ -232,7 +262,7 @@ def _distance(found: Json) -> str:
     return "" if counted or measure == "agreement" else words.distance(measure)
 
 
-def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
+def interval_of(found: Json, metric: bool) -> tuple[float, float] | None:
     """95 % interval of the metric's or the boxes' loss, else of the output that lost most."""
     own = found.get("loss_ci95") or (found.get("ci95") if metric else None)
     if own is not None or metric:

@@ -13,10 +13,7 @@ Rules:
 from __future__ import annotations
 
 import importlib.resources
-import importlib.util
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.report import words
@@ -36,14 +33,14 @@ def html(report: Mapping[str, Any]) -> str:
     return render(
         "build.html",
         report=view,
-        tradeoffs=[(board, figure_json(tradeoff(board, view))) for board in view.boards],
-        errors=figure_json(error_by_layer(view.candidates)),
-        histograms=[figure_json(histogram(item)) for item in view.histograms],
+        tradeoffs=[(board, tradeoff(board, view)) for board in view.boards],
+        errors=error_by_layer(view.candidates),
+        histograms=[(item, histogram(item)) for item in view.histograms],
     )
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of the skeleton. Raises MissingExtraError without jinja2 or plotly."""
+    """Fill a template of the skeleton. Raises MissingExtraError without jinja2."""
     try:
         import jinja2
     except ModuleNotFoundError as error:
@@ -56,36 +53,17 @@ def render(template: str, **values: Any) -> str:
         finalize=_visible,
     )
     environment.filters.update(words.FILTERS)
-    return environment.get_template(template).render(
-        **values, style=_template("build.css"), script=_template("build.js"), plotly=plotly_script()
-    )
+    charts = importlib.resources.files("edgekit.charts").joinpath("static", "chart.css").read_text(encoding="utf-8")
+    return environment.get_template(template).render(**values, style=_template("build.css") + charts)
 
 
 def _visible(value: Any) -> Any:
-    """Escape every str inside; Markup, of which the page itself is made, is left alone."""
-    if type(value) is str:
-        return "\n".join(visible(line) for line in value.split("\n"))
-    if isinstance(value, Mapping):
-        return {name: _visible(item) for name, item in value.items()}
-    return [_visible(item) for item in value] if isinstance(value, (list, tuple)) else value
+    """Escape a str; Markup, of which the page itself is made, is left alone."""
+    return "\n".join(visible(line) for line in value.split("\n")) if type(value) is str else value
 
 
 def _template(name: str) -> str:
     return importlib.resources.files("edgekit.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def figure_json(figure: Mapping[str, Any] | None) -> str | None:
-    """For a script element: nothing in it may end that element."""
-    return None if figure is None else json.dumps(_visible(figure)).replace("<", "\\u003c")
-
-
-def plotly_script() -> str:
-    """The script of plotly, found without importing it, which takes a second."""
-    spec = importlib.util.find_spec("plotly")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError("convert", "writing the HTML report")
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    return (folder / "package_data" / "plotly.min.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
 _MOST_BYTES = 64 << 20

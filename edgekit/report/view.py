@@ -76,7 +76,6 @@ def group_variants(story: Mapping[str, Any]) -> list[VariantRow]:
 Json = Mapping[str, Any]
 
 _WORST_LAYERS = 8
-_DISAGREEMENTS = 24
 _LARGE = 0.30
 """Share of the float file above which an int8 file's parts are listed."""
 
@@ -93,8 +92,19 @@ class Damage:
         return self.causes[0]
 
 
+class JsonView:
+    """An object of the report: its keys are attributes, None if absent."""
+
+    json: Json
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.json.get(name)
+
+
 @dataclass(frozen=True)
-class CandidateView:
+class CandidateView(JsonView):
     """One artifact.
 
     reference_bytes: size of the largest float32 artifact
@@ -106,21 +116,8 @@ class CandidateView:
     taken_by: tuple[str, ...]
 
     @property
-    def recipe(self) -> str:
-        return str(self.json["recipe"])
-
-    @property
-    def file(self) -> str | None:
-        """Path of a file that another tool made; None for edgekit's own."""
-        return self.json.get("file")
-
-    @property
     def fidelity(self) -> Json:
         return self.json.get("fidelity") or {}
-
-    @property
-    def bytes(self) -> int | None:
-        return self.json.get("bytes")
 
     @property
     def ratio(self) -> float | None:
@@ -143,18 +140,14 @@ class CandidateView:
         return self.fidelity.get("metric") == "mae" or any(not score.get("higher_is_better", True) for score in own)
 
     @property
-    def layers(self) -> list[Json]:
-        return list(self.json.get("layers") or ())
-
-    @property
     def ops(self) -> dict[str, str]:
         """Layer -> what the format calls its operator."""
-        return {str(row["layer"]): str(row.get("op") or "") for row in self.layers}
+        return {str(row["layer"]): str(row.get("op") or "") for row in self.layers or ()}
 
     @property
     def damage(self) -> list[Damage]:
         kinds: dict[str, list[Json]] = {}
-        for cause in self.json.get("causes") or ():
+        for cause in self.causes or ():
             kinds.setdefault(str(cause["code"]), []).append(cause)
         return [Damage(code, causes) for code, causes in kinds.items()]
 
@@ -163,10 +156,6 @@ class CandidateView:
         """Whether what drifted changes next to no answer."""
         drop, agreement = self.fidelity.get("drop"), self.fidelity.get("agreement")
         return (drop is None or drop <= 0.005) and (agreement is None or agreement >= 0.99)
-
-    @property
-    def outputs(self) -> list[Json]:
-        return list(self.fidelity.get("outputs") or ())
 
     @property
     def scores(self) -> list[Json]:
@@ -186,24 +175,20 @@ class CandidateView:
     @property
     def rest(self) -> str:
         """Where the bytes of an unusually large int8 file are; empty for others."""
-        parts = self.json.get("size_breakdown")
+        parts = self.size_breakdown
         if not parts or self.ratio is None or self.ratio <= _LARGE or "int8" not in self.recipe:
             return ""
         named = {"int8_weights": "weights in 8 bits", "other_weights": "other weights", "graph": "operators and names"}
         return ", ".join(f"{words.size(parts[key])} {name}" for key, name in named.items())
 
     @property
-    def disagreements(self) -> list[Json]:
-        return list(self.json.get("disagreements") or ())[:_DISAGREEMENTS]
-
-    @property
     def repaired(self) -> list[str]:
-        return list((self.json.get("plan") or {}).get("float_layers") or self.fidelity.get("repaired") or ())
+        return list((self.plan or {}).get("float_layers") or self.fidelity.get("repaired") or ())
 
     @property
     def departures(self) -> str:
         """How it departs from its recipe, in words, or empty."""
-        plan = self.json.get("plan") or {}
+        plan = self.plan or {}
         parts = []
         if plan.get("ranges", "minmax") != "minmax":
             parts.append(f"ranges by {plan['ranges']}")
@@ -216,49 +201,34 @@ class CandidateView:
 
 
 @dataclass(frozen=True)
-class BoardView:
+class BoardView(JsonView):
     """One profile's outcome."""
 
     json: Json
-
-    @property
-    def profile(self) -> str:
-        return str(self.json["profile"])
 
     @property
     def chosen(self) -> str | None:
         return self.json.get("recipe")
 
     @property
-    def estimate(self) -> Json | None:
-        return self.json.get("estimate")
-
-    @property
     def estimates(self) -> dict[str, Json]:
         """Recipe -> estimate on this board."""
-        seen = (*(self.json.get("candidates") or ()), *self.compared)
+        seen = (*(self.candidates or ()), *(self.compared or ()))
         found = {str(entry["recipe"]): entry["estimate"] for entry in seen}
         if self.chosen and self.estimate:
             found.setdefault(self.chosen, self.estimate)
         return {recipe: estimate for recipe, estimate in found.items() if estimate}
 
     @property
-    def compared(self) -> list[Json]:
-        """Files of other tools, as this board sees them."""
-        return list(self.json.get("compared") or ())
-
-    @property
     def alternates(self) -> list[str]:
-        return [
-            entry if isinstance(entry, str) else str(entry["recipe"]) for entry in self.json.get("alternates") or ()
-        ]
+        return [str(entry["recipe"]) for entry in self.json.get("alternates") or ()]
 
     @property
     def verdict(self) -> str:
         """What this board gets, in a sentence."""
         if self.chosen is None:
             return f"{self.profile} gets no bundle: every candidate was refused."
-        return f"{self.profile} gets {self.chosen}{_of(self.json.get('fidelity') or {})}."
+        return f"{self.profile} gets {self.chosen}{_of(self.fidelity or {})}."
 
 
 def _of(fidelity: Json) -> str:
@@ -292,15 +262,7 @@ def _of(fidelity: Json) -> str:
 
 
 def _value(fidelity: Json, key: str) -> str:
-    return words.format_score(fidelity[key], fidelity.get("metric"))
-
-
-@dataclass(frozen=True)
-class HistogramView:
-    """A layer's values in float and in the artifact, in the same bins."""
-
-    recipe: str
-    json: Json
+    return words.score(fidelity[key], fidelity.get("metric"))
 
 
 @dataclass(frozen=True)
@@ -315,7 +277,7 @@ class RefusalRow:
     figures: list[str]
 
 
-class ReportView:
+class ReportView(JsonView):
     """report: the object of `edgekit build --json`."""
 
     def __init__(self, report: Json) -> None:
@@ -323,11 +285,7 @@ class ReportView:
 
     @property
     def name(self) -> str:
-        return str(self.json["model"]["path"]).replace("\\", "/").rsplit("/", 1)[-1]
-
-    @property
-    def model(self) -> Json:
-        return dict(self.json["model"])
+        return str(self.model["path"]).replace("\\", "/").rsplit("/", 1)[-1]
 
     @cached_property
     def boards(self) -> list[BoardView]:
@@ -343,14 +301,9 @@ class ReportView:
         return [CandidateView(c, largest, tuple(taken.get(c["recipe"], ()))) for c in self.json["candidates"]]
 
     @property
-    def compared(self) -> list[CandidateView]:
-        """What another tool made."""
-        return [candidate for candidate in self.candidates if candidate.file is not None]
-
-    @property
     def layers_from(self) -> str:
         """Which items layers were compared on."""
-        found = next((c.json["layers_from"] for c in self.candidates if c.json.get("layers_from")), None)
+        found = next((c.layers_from for c in self.candidates if c.layers_from), None)
         return "items" if found is None else f"{found['items']} items of the {found['set']} set"
 
     @property
@@ -381,7 +334,7 @@ class ReportView:
     @cached_property
     def common_notes(self) -> list[str]:
         """Notes that all boards with a bundle share, if there are several."""
-        first, *others = [board.json.get("notes") or [] for board in self.boards if board.chosen] or [[]]
+        first, *others = [board.notes or [] for board in self.boards if board.chosen] or [[]]
         return [note for note in first if others and all(note in notes for notes in others)]
 
     @property
@@ -393,30 +346,11 @@ class ReportView:
     def original(self) -> float | None:
         return next((c.fidelity["original"] for c in self.candidates if c.fidelity.get("metric")), None)
 
-    @property
-    def damaged(self) -> list[CandidateView]:
-        return [candidate for candidate in self.candidates if candidate.damage]
-
-    @property
-    def measured(self) -> list[CandidateView]:
-        return [candidate for candidate in self.candidates if candidate.outputs]
-
-    @property
-    def repairs(self) -> list[CandidateView]:
-        return [candidate for candidate in self.candidates if candidate.repair]
-
     @cached_property
-    def histograms(self) -> list[HistogramView]:
-        found = [HistogramView(c.recipe, h) for c in self.candidates for h in c.json.get("histograms") or ()]
+    def histograms(self) -> list[Json]:
+        """Values of layers in float and in the artifact, in the same bins, with the recipe."""
+        found: list[Json] = [{**h, "recipe": c.recipe} for c in self.candidates for h in c.histograms or ()]
         return found[:_WORST_LAYERS]
-
-    @property
-    def disagreeing(self) -> list[CandidateView]:
-        return [candidate for candidate in self.candidates if candidate.disagreements]
-
-    @property
-    def findings(self) -> list[Json]:
-        return list(self.json.get("data") or ())
 
     @property
     def limits(self) -> str:
@@ -428,14 +362,6 @@ class ReportView:
         if found.get("budget_ms") is not None:
             parts.append(f"at most {found['budget_ms']:g} ms an answer")
         return ", ".join(parts)
-
-    @property
-    def random_data(self) -> bool:
-        return bool(self.json.get("random_data"))
-
-    @property
-    def command(self) -> str | None:
-        return self.json.get("command")
 
     @property
     def tools(self) -> dict[str, str]:
@@ -454,7 +380,7 @@ class ReportView:
         """One row a reason, with its recipes and boards."""
         rows: dict[tuple[str, str, str], RefusalRow] = {}
         for board in self.boards:
-            for refusal in board.json.get("refused") or ():
+            for refusal in board.refused or ():
                 reason = str(refusal["reason"])
                 key = (str(refusal["code"]), str(refusal.get("rule") or reason), str(refusal.get("do") or ""))
                 row = rows.setdefault(key, RefusalRow(*key, recipes=[], boards=[], figures=[]))

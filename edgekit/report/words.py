@@ -1,8 +1,8 @@
 """Numbers and metrics as a person reads them: units, signs, and a dash for what is unknown.
 
     percent(0.923), points(-0.0017), size(5_272_056)            # "92.3 %", "-0.2", "5.27 MB"
-    value("top1", 0.85), change("top1", 0.05, 0.9)               # "85.0 %", "+5.0"
-    value("own:rmse", 92.48), change("own:rmse", 2094, 92.48)    # "92.48", "+2094"
+    score(0.85, "top1"), change("top1", 0.05, 0.9)               # "85.0 %", "+5.0"
+    score(92.48, "own:rmse"), change("own:rmse", 2094, 92.48)    # "92.48", "+2094"
 
 Rules: metrics that edgekit knows to be shares are in per cent and their changes in points, any other metric is in its
 own unit; a change that is negligible against the value is 0, without a sign.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from edgekit_profiles import milliseconds
@@ -38,10 +38,6 @@ _ROUNDING = 1e-5
 def is_share(metric: str | None) -> bool:
     """metric: None for agreement with the original, which is a share."""
     return metric is None or metric in SHORT
-
-
-def value(metric: str | None, found: float) -> str:
-    return f"{100 * found:.1f} %" if is_share(metric) else score_number(found)
 
 
 def confidence(score: float) -> str:
@@ -80,6 +76,16 @@ def _readable(found: float, digits: int) -> str:
         return f"{found:.{digits}g}"
     text = f"{found:.{max(0, places)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: bool) -> Iterator[str]:
+    """Lines of columns. right: all but the first are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        pairs = enumerate(zip(row, widths, strict=True))
+        yield "  ".join(
+            cell.rjust(width) if right and at else cell.ljust(width) for at, (cell, width) in pairs
+        ).rstrip()
 
 
 DASH = "–"
@@ -245,7 +251,7 @@ def measure(name: str | None) -> str:
     return _MEASURES.get(name or "", name or DASH)
 
 
-def format_score(value: float | None, metric: str | None) -> str:
+def score(value: float | None, metric: str | None) -> str:
     if value is None:
         return DASH
     return percent(value) if is_share(metric) else score_number(value)
@@ -282,7 +288,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "percent": percent,
     "remark": remark,
     "share": share,
-    "scored": format_score,
+    "scored": score,
     "decibels": decibels,
     "size": size,
     "span": span,

@@ -1,1 +1,1 @@
-"""From a bundle to a board: what is installed there, and how it gets there."""
+"""Bundles to boards: what is installed, and how it gets there."""

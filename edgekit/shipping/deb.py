@@ -1,4 +1,4 @@
-"""The package as a .deb, so that pip has nothing to do on the board.
+"""A package as a .deb that needs no pip on the board.
 
     pack_deb(PackageRequest(Path("digits.ekb"), load("raspberry-pi-4"), Path("debs"))).path
 
@@ -38,7 +38,7 @@ def pack_deb(request: PackageRequest) -> PackageResult:
     if tool is None:
         raise DebError(
             "dpkg-deb is not installed here",
-            do="Run: sudo apt-get install dpkg (or brew install dpkg), or pack a folder: leave --deb out",
+            do="Run: sudo apt-get install dpkg (or brew install dpkg), or omit --deb to pack a directory",
         )
     output = request.output
     try:
@@ -52,9 +52,10 @@ def pack_deb(request: PackageRequest) -> PackageResult:
                     raise OutputError(error.what, where=str(output), do=error.do) from error
                 raise
             tree = folder / "tree"
-            _fill(tree, packed, WheelTarget.of(request.profile))
-            made = _built(tool, tree, folder / "made.deb")
-            path = output / f"{_package(packed)}_{packed.version}_{WheelTarget.of(request.profile).debian_arch}.deb"
+            target = WheelTarget.of(request.profile)
+            _fill_tree(tree, packed, target)
+            made = _build_deb(tool, tree, folder / "made.deb")
+            path = output / f"{_package_name(packed)}_{packed.version}_{target.debian_arch}.deb"
             size = made.stat().st_size
             made.replace(path)
     except OSError as error:
@@ -70,7 +71,7 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
             if name.endswith(".pyc") or entry.is_dir():
                 continue
             if ".." in parts or name.startswith("/"):
-                raise DebError("a wheel names a file outside itself", where=name)
+                raise DebError("a wheel names a file outside of itself", where=name)
             if parts[0].endswith(".data"):
                 if parts[1] not in ("purelib", "platlib"):
                     continue
@@ -82,7 +83,7 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
             place.chmod(0o755 if entry.external_attr >> 16 & 0o111 else 0o644)
 
 
-def _fill(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
+def _fill_tree(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
     home = tree / "opt" / "edgekit" / packed.name
     env = home / "env"
     site = env / "lib" / f"python{target.python}" / "site-packages"
@@ -113,23 +114,23 @@ def _fill(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
         text = (packed.path / "service" / packed.service).read_text(encoding="utf-8")
         text = text.replace("@PREFIX@", f"/opt/edgekit/{packed.name}").replace("@USER@", user_name(packed.name))
         (units / packed.service).write_text(text, encoding="utf-8")
-    documents = tree / "usr" / "share" / "doc" / _package(packed)
+    documents = tree / "usr" / "share" / "doc" / _package_name(packed)
     shutil.copytree(packed.path / "licences", documents / "licences")
     shutil.copyfile(packed.path / "licences" / package.LIST, documents / "copyright")
-    _control(tree, packed, target)
+    _write_control(tree, packed, target)
     for path in tree.rglob("*"):
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
 
 
-def _control(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
+def _write_control(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
     folder = tree / "DEBIAN"
     size = sum(path.lstat().st_size for path in tree.rglob("*") if path.is_file()) // 1024 + 1
     folder.mkdir()
     python = [f"python{target.python}", f"libc6 (>= {target.glibc})"]
     depends = [*python, *_LIBRARIES, *(["passwd"] if packed.service else []), *packed.debian]
     fields = (
-        f"Package: {_package(packed)}\nVersion: {packed.version}\nArchitecture: {target.debian_arch}\n"
+        f"Package: {_package_name(packed)}\nVersion: {packed.version}\nArchitecture: {target.debian_arch}\n"
         "Maintainer: none <root@localhost>\nSection: misc\nPriority: optional\n"
         f"Installed-Size: {size}\nDepends: {', '.join(depends)}\n"
         f"Description: the model {packed.name} for {packed.profile}, with all that answers with it\n"
@@ -137,7 +138,7 @@ def _control(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
         f" and applications open /opt/edgekit/{packed.name}/model.\n"
     )
     (folder / "control").write_text(fields, encoding="utf-8")
-    filled = {"@NAME@": packed.name, "@PACKAGE@": _package(packed), "@SERVICE@": packed.service}
+    filled = {"@NAME@": packed.name, "@PACKAGE@": _package_name(packed), "@SERVICE@": packed.service}
     filled |= {"@USER@": user_name(packed.name), "@TRUST@": " ".join(packed.trust)}
     filled |= {"@ALLOW_UNSIGNED@": "--allow-unsigned" if packed.allow_unsigned else ""}
     for script in ("postinst", "prerm", "postrm"):
@@ -148,7 +149,7 @@ def _control(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
         (folder / script).chmod(0o755)
 
 
-def _built(tool: str, tree: Path, path: Path) -> Path:
+def _build_deb(tool: str, tree: Path, path: Path) -> Path:
     """Pack with zstd, or with xz if this dpkg-deb has no zstd; one thread gives the same bytes."""
     environment = os.environ | {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", _EPOCH)}
     for options in (["-Zzstd", "-z9", "--threads-max=1"], ["-Zxz", "-z1"]):
@@ -159,5 +160,5 @@ def _built(tool: str, tree: Path, path: Path) -> Path:
     raise DebError(f"dpkg-deb failed: {' '.join(done.stderr.split())}", where=str(path))
 
 
-def _package(packed: PackageResult) -> str:
+def _package_name(packed: PackageResult) -> str:
     return f"edgekit-{packed.name}"

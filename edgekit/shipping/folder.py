@@ -1,4 +1,4 @@
-"""The folder of a package: new, empty such as a USB stick, or an earlier package's.
+"""The directory of a package: new, empty (a USB stick), or with an earlier package.
 
     with draft(output) as folder:
         put(made_in(folder), output)
@@ -31,7 +31,7 @@ _TRASH = ".Trash-"
 
 
 def check_free(output: Path) -> None:
-    """Raises OutputError, naming foreign files, if no package may go there."""
+    """Raises OutputError, naming foreign files, unless a package may go into `output`."""
     if not output.exists():
         return
     if not output.is_dir():
@@ -43,7 +43,7 @@ def check_free(output: Path) -> None:
         if RECORD in names and (output / RECORD).is_file():
             listed = names | {SUMS}
     folders = {parent.as_posix() for name in listed for parent in Path(name).parents}
-    waiting = [entry for entry in output.iterdir() if not _passed_over(entry.name)]
+    waiting = [entry for entry in output.iterdir() if not _is_ignored(entry.name)]
     foreign = []
     while waiting:
         entry = waiting.pop()
@@ -57,9 +57,9 @@ def check_free(output: Path) -> None:
     if foreign:
         more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
         raise OutputError(
-            f"the folder holds something else: {', '.join(sorted(foreign)[:_NAMED])}{more}",
+            f"the directory is not empty: {', '.join(sorted(foreign)[:_NAMED])}{more}",
             where=str(output),
-            do="Name a folder that does not exist yet, or move these away",
+            do="Name a new directory, or move these files away",
         )
 
 
@@ -96,7 +96,7 @@ def put(made: Path, output: Path) -> None:
     check_free(output)
     before = made.with_name("before")
     before.mkdir()
-    old = sorted((one.name for one in output.iterdir() if not _passed_over(one.name)), key=lambda name: name != SUMS)
+    old = sorted((one.name for one in output.iterdir() if not _is_ignored(one.name)), key=lambda name: name != SUMS)
     new = sorted((one.name for one in made.iterdir()), key=lambda name: (name == SUMS, name == RECORD, name))
     moved: list[tuple[Path, Path]] = []
     try:
@@ -109,8 +109,8 @@ def put(made: Path, output: Path) -> None:
         raise
 
 
-def _passed_over(name: str) -> bool:
-    """Whether a system or a draft put it there; it stays."""
+def _is_ignored(name: str) -> bool:
+    """Whether the operating system or a draft made it; it stays."""
     return name in _OF_SYSTEMS or name.startswith((_TRASH, _DRAFT))
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LIST = "LICENCES.txt"
 _TEXT = re.compile(r"(^|/)(licen[cs]es?/|[^/]*(licen[cs]e|copying|notice|authors)[^/]*$)", re.IGNORECASE)
 _HEAD = """\
-What is in this package, and under which licence. The words are those of each package; their texts lie beside this list.
+What is in this package, and under which licence. As each package states it; the texts are next to this list.
 """
 
 
@@ -121,30 +121,36 @@ licences   licences/{list}
 """
 
 
-@dataclass(frozen=True)
-class PackageRequest:
-    """output: the folder to make, or to fill
-    engine: None to choose
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions:
+    """engine: None to choose
     service: a command for a systemd unit
     wheel: edgekit's own, None to build it
-    extras: of edgekit, besides what the bundle needs (`telemetry`)
+    extras: of edgekit, in addition to what the bundle needs (`telemetry`)
     approve: called with bundle, profile, engine and its version before the package is made; it raises to refuse
-    anchors: whether to include the network of `edgekit profiles measure`, 21 MB
     trust: a root.json or public keys for the board's install root
     allow_unsigned: whether the board installs the bundle although no trusted key signed it
     """
 
-    bundle: Path
-    profile: Profile
-    output: Path
     engine: str | None = None
     service: str | None = None
     wheel: Path | None = None
     extras: tuple[str, ...] = ()
     approve: Approve | None = None
-    anchors: bool = False
     trust: tuple[Path, ...] = ()
     allow_unsigned: bool = False
+
+
+@dataclass(frozen=True)
+class PackageRequest(PackageOptions):
+    """output: the folder to make, or to fill
+    anchors: whether to include the network of `edgekit profiles measure`, 21 MB
+    """
+
+    bundle: Path
+    profile: Profile
+    output: Path
+    anchors: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ def packed_files(folder: Path) -> dict[str, str]:
 
 
 def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundle, service: str) -> PackageResult:
-    house, more = _wheels(request, plan, folder / "wheels")
+    house, more = _collect_wheels(request, plan, folder / "wheels")
     if request.approve is not None:
         request.approve(request.bundle, request.profile, plan.engine, house.engine_version)
     (folder / "bundle").mkdir(parents=True)
@@ -212,7 +218,7 @@ def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundl
     file = f"{plan.name}.ekb"
     shutil.copyfile(bundle.path, folder / "bundle" / file)
     digest = sha256_of(folder / "bundle" / file)
-    trust = _trust(request, bundle, folder / "trust")
+    trust = _copy_trust(request, bundle, folder / "trust")
     unit_name = f"edgekit-{plan.name}.service" if service else ""
     if service:
         (folder / "service").mkdir()
@@ -254,7 +260,7 @@ def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundl
     return replace(packed, files=len(names) + 1, bytes=size)
 
 
-def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, ...]:
+def _copy_trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, ...]:
     """The files' names in the package. Raises ShippingError, SignatureError."""
     from edgekit_runtime.bundle.reader import read_verified
 
@@ -273,7 +279,7 @@ def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, 
     return tuple(named)
 
 
-def _wheels(request: PackageRequest, plan: DeployPlan, folder: Path) -> tuple[Wheelhouse, list[str]]:
+def _collect_wheels(request: PackageRequest, plan: DeployPlan, folder: Path) -> tuple[Wheelhouse, list[str]]:
     """Wheels with the engine's version that made the golden answers, else the newest."""
     profile = request.profile
     if plan.proven is None or plan.engine in profile.pins:
@@ -286,7 +292,7 @@ def _wheels(request: PackageRequest, plan: DeployPlan, folder: Path) -> tuple[Wh
     if house.engine_version == plan.proven:
         return house, []
     note = f"the golden answers were made by {plan.engine} {plan.proven}, and the board gets {house.engine_version}"
-    return house, [f"{note}: they are compared by likeness there, not step by step"]
+    return house, [f"{note}: the board compares them by similarity, not step by step"]
 
 
 def _write_texts(packed: PackageResult, plan: DeployPlan, house: Wheelhouse, environment: str) -> None:
@@ -311,19 +317,9 @@ def _write_texts(packed: PackageResult, plan: DeployPlan, house: Wheelhouse, env
     }
     conf = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     (packed.path / "package.conf").write_text(conf, encoding="utf-8")
-    readme = _README.format(
-        title=plan.title,
-        profile=packed.profile,
-        arch=target.arch,
-        python=target.python,
-        glibc=target.glibc,
-        bundle=bundle,
-        engine=packed.engine,
-        engine_version=packed.engine_version,
-        debian=", ".join(packed.debian) or "nothing but Python itself",
-        list=LIST,
-    )
-    (packed.path / "README.txt").write_text(readme, encoding="utf-8")
+    words = vars(packed) | {"title": plan.title, "glibc": target.glibc, "bundle": bundle, "list": LIST}
+    words["debian"] = ", ".join(packed.debian) or "nothing but Python itself"
+    (packed.path / "README.txt").write_text(_README.format(**words), encoding="utf-8")
 
 
 def _digest(*parts: bytes) -> str:

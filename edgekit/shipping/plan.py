@@ -1,4 +1,4 @@
-"""What a package for a board consists of, decided before anything is fetched or written.
+"""Plan a board's package before anything is downloaded or written.
 
     plan = plan_deploy(read_bundle("digits.ekb"), load("raspberry-pi-4"), None)
     plan.name, plan.engine, plan.extras              # "digits", "litert", ("image",)
@@ -30,7 +30,7 @@ from edgekit_runtime.system.errors import EdgekitError
 
 
 class ShippingError(EdgekitError):
-    """A package for a board cannot be made, or cannot be put there."""
+    """A package for a board cannot be made or delivered."""
 
     code = "shipping"
 
@@ -67,11 +67,11 @@ class BoardRefusedError(ShippingError):
 
 @dataclass(frozen=True)
 class DeployPlan:
-    """name: of files and folders on the board
-    version: Debian's
-    extras: of edgekit, besides the engine's
-    proven: the engine's version that made the golden answers, None if another engine did
-    notes: sentences that a person should read
+    """name: of files and folders on the board.
+    version: Debian's.
+    extras: of edgekit, in addition to the engine's.
+    proven: the engine's version that made the golden answers, None if another engine did.
+    notes: sentences that a person should read.
     """
 
     name: str
@@ -86,7 +86,7 @@ class DeployPlan:
 def plan_deploy(bundle: Bundle, profile: Profile, engine: str | None, extras: tuple[str, ...] = ()) -> DeployPlan:
     """engine: None to choose. extras: more than the bundle itself needs. Raises NoWheelError."""
     manifest = bundle.manifest
-    chosen = _engine(manifest, profile, engine)
+    chosen = choose_engine(manifest, profile, engine)
     kinds = {extra for spec in manifest.contract.caller_inputs for extra in kind_of(spec).extras}
     version = re.sub(r"[^A-Za-z0-9.+~]+", "+", manifest.version).strip("+.~") or "0"
     recipes = [artifact.recipe for artifact in manifest.artifacts if artifact.format in ENGINES[chosen].formats]
@@ -113,8 +113,9 @@ def package_name(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "model"
 
 
-def _engine(manifest: Manifest, profile: Profile, asked: str | None) -> str:
-    formats: list[str] = [artifact.format for artifact in manifest.artifacts]  # the primary one stands first
+def choose_engine(manifest: Manifest, profile: Profile, asked: str | None = None) -> str:
+    """The board's engine for the first artifact that it can run. Raises NoWheelError."""
+    formats: list[str] = [artifact.format for artifact in manifest.artifacts]  # the primary one is first
     fitting = [support for support in installable(profile) if support.format in formats]
     if asked is not None:
         fitting = [support for support in fitting if support.engine == asked]
@@ -123,15 +124,15 @@ def _engine(manifest: Manifest, profile: Profile, asked: str | None) -> str:
         return able[0].engine
     why = "; ".join(dict.fromkeys(support.reason for support in fitting))
     if not why and asked is not None and not set(formats).isdisjoint(ENGINES[asked].formats):
-        why = f"edgekit knows no wheel of {asked} for boards"
+        why = f"no known wheel of {asked} for boards"
     if asked is not None and why:
-        do = "Leave out --engine, or name another; `edgekit profiles show` lists what installs there"
-        raise NoWheelError(f"{asked} is not for {profile.name}: {why}", where=profile.name, do=do)
-    why = why or f"it holds {', '.join(sorted(set(formats)))} only"
+        do = "Omit --engine, or name another; `edgekit profiles show` lists what installs there"
+        raise NoWheelError(f"{asked} does not run on {profile.name}: {why}", where=profile.name, do=do)
+    why = why or f"it has only {', '.join(sorted(set(formats)))}"
     raise NoWheelError(
         f"no engine for {manifest.name} installs on {profile.name}: {why}",
         where=profile.name,
-        do="`edgekit profiles show` lists what installs there; build for another image, or for the other format",
+        do="See `edgekit profiles show`; build for another image, or for the other format",
     )
 
 
@@ -200,14 +201,14 @@ def unit(name: str, title: str, command: str) -> str:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise _refused(command, str(error)) from error
+        raise _bad_command(command, str(error)) from error
     if not words or any(ord(letter) < 32 for letter in command):
-        raise _refused(command, "it must be one line that names a program")
+        raise _bad_command(command, "it must be one line that names a program")
     if "@" in command and ("@PREFIX@" in command or "@USER@" in command):
-        raise _refused(command, "write {prefix} for the installed folder")
+        raise _bad_command(command, "write {prefix} for the installed folder")
     for place in re.findall(r"(?<!\$)\{(\w+)\}", command):  # ${NAME} is systemd's
         if place not in _PLACES:
-            raise _refused(command, f"{{{place}}} stands for nothing: {{bundle}}, {{python}} and {{prefix}} do")
+            raise _bad_command(command, f"{{{place}}} is not a placeholder: use {{bundle}}, {{python}} or {{prefix}}")
     line = command.strip().replace("%", "%%")  # systemd's own sign for what it fills in
     for word, place in _PLACES.items():
         line = line.replace(f"{{{word}}}", place)
@@ -216,9 +217,9 @@ def unit(name: str, title: str, command: str) -> str:
     return _UNIT.format(name=name, title=title.replace("%", "%%"), command=line)
 
 
-def _refused(command: str, why: str) -> ShippingError:
+def _bad_command(command: str, why: str) -> ShippingError:
     return ShippingError(
-        f"{command!r:.80} is no command for a service: {why}",
+        f"{command!r:.80} is not a valid service command: {why}",
         where="--service",
         do='Write it as in a shell, for example: --service "python3 /home/pi/app.py {bundle}"',
     )

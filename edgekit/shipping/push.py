@@ -1,4 +1,4 @@
-"""A bundle onto a board over ssh: copied, installed, self-tested and timed.
+"""Push a bundle to a board over ssh: copy, install, self-test and time it.
 
     pushed = push(PushRequest(Path("digits.ekb"), Address("pi@board")), open_catalogue())
     pushed.sent_bytes, pushed.bench["p50_ms"]
@@ -18,14 +18,24 @@ import shlex
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.shipping.answers import answered_by, probe_words
-from edgekit.shipping.package import Approve, PackageRequest, PackageResult, pack, packed_files
+from edgekit.shipping.package import PackageOptions, PackageRequest, PackageResult, pack, packed_files
 from edgekit.shipping.plan import BoardRefusedError, ShippingError, package_name
-from edgekit.shipping.ssh import Address, CommandResult, RemoteBoard, SshConnection, probe, profile_for, script
+from edgekit.shipping.ssh import (
+    Address,
+    CommandResult,
+    RemoteBoard,
+    SshConnection,
+    answered_by,
+    probe,
+    probe_words,
+    profile_for,
+    script,
+)
+from edgekit.shipping.wheels import sha256_of
 from edgekit_profiles.anchors import parse_anchor_file
 from edgekit_runtime.system.strict_json import read_json
 
@@ -38,17 +48,15 @@ _WHERE = 'printf "uid %s\\nhome %s\\n" "$(id -u)" "${XDG_DATA_HOME:-$HOME/.local
 _INSTALL_S, _BENCH_S = 3600.0, 3600.0
 _AS_BEFORE = "The active bundle there stays active"
 _NO_KEY = (
-    "A key is never sent: put it there yourself, into /etc/edgekit/secret or that login's ~/.config/edgekit/secret, "
+    "Keys are never sent: put it into the board's /etc/edgekit/secret or that login's ~/.config/edgekit/secret, "
     "of mode 600, and deploy again. The active bundle there stays active"
 )
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class PushRequest:
-    """As `PackageRequest`, and:
-
-    profile: None to detect it
+class PushRequest(PackageOptions):
+    """profile: None to detect it
     prefix: folder on the board, "" for the installer's default
     bench: arguments for `edgekit bench` there, None for no timing
     measure: whether `edgekit profiles measure` runs there
@@ -59,14 +67,7 @@ class PushRequest:
     profile: Profile | None = None
     prefix: str = ""
     bench: tuple[str, ...] | None = ()
-    service: str | None = None
-    engine: str | None = None
-    wheel: Path | None = None
-    extras: tuple[str, ...] = ()
-    approve: Approve | None = None
     measure: bool = False
-    trust: tuple[Path, ...] = ()
-    allow_unsigned: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,6 @@ class PushResult:
     sent: int
     kept: int
     sent_bytes: int
-    installed: tuple[str, ...]
     selftest: dict[str, Any]
     bench: dict[str, Any] | None
     anchors: dict[str, Any] | None = None
@@ -99,21 +99,10 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         board = probe(connection, catalogue, request.prefix)
         profile = profile_for(board, request.profile, request.address.to)
         say(f"{request.address.to} is {profile.name} ({board.detected.sure}: {board.detected.why})")
-        prefix = _place(board.root, board.home, name, request.prefix)
-        wanted = PackageRequest(
-            bundle=request.bundle,
-            profile=profile,
-            output=Path(folder) / "package",
-            engine=request.engine,
-            service=request.service,
-            wheel=request.wheel,
-            extras=request.extras,
-            approve=request.approve,
-            anchors=request.measure,
-            trust=request.trust,
-            allow_unsigned=request.allow_unsigned,
-        )
-        packed = pack(wanted)
+        prefix = _resolve_prefix(board.root, board.home, name, request.prefix)
+        options = {field.name: getattr(request, field.name) for field in fields(PackageOptions)}
+        place = Path(folder) / "package"
+        packed = pack(PackageRequest(request.bundle, profile, place, request.measure, **options))
         say(
             f"packed {packed.bytes / 1e6:,.1f} MB for Python {packed.python} with {packed.engine} "
             f"{packed.engine_version}"
@@ -121,16 +110,16 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         needed = packed.bytes / 1e6 * (1 + _UNPACKED)
         if board.free_mb and board.free_mb < needed:
             raise BoardRefusedError(
-                f"it has {board.free_mb:,.0f} MB free, and copying and installing takes up to {needed:,.0f}",
+                f"{board.free_mb:,.0f} MB free, and copying and installing needs up to {needed:,.0f}",
                 where=request.address.to,
-                do="Make room there, or name another place with --prefix",
+                do="Free some space, or use another --prefix",
             )
         sent, kept, size = send(connection, packed, prefix, say)
         say(f"installing into {prefix}")
-        lines = _install(connection, packed, prefix, manifest.encrypted_with)
+        _install(connection, packed, prefix, manifest.encrypted_with)
         waiver = ("--allow-unsigned",) if request.allow_unsigned else ()
-        verify = _on_board(prefix, "verify", f"{prefix}/model", "--replay", "--json", *waiver)
-        selftest = _record(connection.run(verify, timeout_s=_INSTALL_S), request.address.to)
+        verify = _edgekit_command(prefix, "verify", f"{prefix}/model", "--replay", "--json", *waiver)
+        selftest = _parse_record(connection.run(verify, timeout_s=_INSTALL_S), request.address.to)
         record = None
         if request.bench is not None:
             say("timing it there")
@@ -138,38 +127,39 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         anchors = None
         if request.measure:
             say("timing MobileNetV1 there")
-            measure = _on_board(prefix, "profiles", "measure", "--anchors", f"{prefix}/anchors", "--json")
+            measure = _edgekit_command(prefix, "profiles", "measure", "--anchors", f"{prefix}/anchors", "--json")
             done = connection.run(measure)
-            anchors = _record(done, request.address.to)
+            anchors = _parse_record(done, request.address.to)
             parse_anchor_file(done.out, request.address.to)
-    return PushResult(packed, board, prefix, sent, kept, size, lines, selftest, record, anchors)
+    return PushResult(packed, board, prefix, sent, kept, size, selftest, record, anchors)
 
 
 def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
     """The record of `edgekit bench` on a board with this bundle. Raises SshError, ShippingError."""
-    from edgekit.shipping.wheels import sha256_of
     from edgekit_runtime.bundle.reader import read_bundle
 
     name = package_name(read_bundle(bundle).manifest.name)
     with SshConnection(address) as connection:
         board = probe_words(connection.check(_WHERE))
-        place = _place(board["uid"][-1:] == ["0"], (board["home"] or [""])[-1], name, prefix)
+        place = _resolve_prefix(board["uid"][-1:] == ["0"], (board["home"] or [""])[-1], name, prefix)
         there = connection.run('sha256sum <"$1/model/current/bundle.ekb"', place)
         if there.code != 0 or there.out[:64] != sha256_of(bundle):
-            what = "another bundle of that name is installed there" if there.code == 0 else "it is not installed there"
+            what = "it is not installed on the board"
+            if there.code == 0:
+                what = "a different bundle of that name is installed on the board"
             there_too = f" --prefix {shlex.quote(prefix)}" if prefix else ""
             raise ShippingError(what, where=address.to, do=f"Run: edgekit deploy {bundle} {address.to}{there_too}")
         return _bench(connection, place, arguments, bundle)
 
 
-def _place(root: bool, home: str, name: str, prefix: str) -> str:
+def _resolve_prefix(root: bool, home: str, name: str, prefix: str) -> str:
     """prefix: of --prefix, "" for the default. Raises ShippingError unless it is absolute."""
     if prefix and not prefix.startswith("/"):
-        raise ShippingError(f"{prefix!r:.80} is no absolute path", where="--prefix", do="Begin it with /")
+        raise ShippingError(f"{prefix!r:.80} is not an absolute path", where="--prefix", do="Start it with /")
     if prefix and not prefix.strip("/"):
-        raise ShippingError("/ itself is no place for it", where="--prefix", do="Name a folder below it")
+        raise ShippingError("/ itself cannot be the prefix", where="--prefix", do="Name a folder below it")
     if not (prefix or root or home):
-        raise ShippingError("the board does not say where its data goes", do="Name a folder there with --prefix")
+        raise ShippingError("the board did not report a data directory", do="Name a folder there with --prefix")
     return prefix.rstrip("/") or f"{'/opt' if root else home}/edgekit/{name}"
 
 
@@ -186,9 +176,7 @@ def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say
         sent, size = sent + len(wanted), size + _send_files(connection, prefix, places, wanted)
     else:
         if missing_files(connection, prefix, places):
-            raise ShippingError(
-                "files arrive there damaged, twice", where=connection.address.to, do="Is its disk sound?"
-            )
+            raise ShippingError("files arrived damaged twice", where=connection.address.to, do="Check the board's disk")
     listing = "".join(f"{digest} {name}\n" for name, digest in files.items()).encode()
     _store(connection, prefix, "place", packed.release, given=listing)
     return sent, max(len(places) - sent, 0), size
@@ -197,9 +185,7 @@ def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say
 def missing_files(connection: SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
     """SHA-256 of each file that the board lacks -> bytes of an earlier try."""
     asked = "".join(f"{digest} {path.stat().st_size}\n" for digest, path in sorted(places.items())).encode()
-    said = re.findall(
-        r"^([0-9a-f]{64}) ([0-9]{1,15})$", _store(connection, prefix, "wanted", given=asked), re.MULTILINE
-    )
+    said = re.findall(r"(?m)^([0-9a-f]{64}) ([0-9]{1,15})$", _store(connection, prefix, "wanted", given=asked))
     return {digest: min(int(have), places[digest].stat().st_size) for digest, have in said if digest in places}
 
 
@@ -227,37 +213,36 @@ def _send_files(connection: SshConnection, prefix: str, places: dict[str, Path],
     return size
 
 
-def _install(connection: SshConnection, packed: PackageResult, prefix: str, key: str | None) -> tuple[str, ...]:
+def _install(connection: SshConnection, packed: PackageResult, prefix: str, key: str | None) -> None:
     """Run the installer on the board. key: id of the key of encrypted blobs, never sent."""
     installer = f"{prefix}/pushed/{packed.release}/install.sh"
     done = connection.run('sh "$@" 2>&1', installer, "--prefix", prefix, timeout_s=_INSTALL_S)
-    lines = tuple(line for line in done.out.splitlines() if line.strip())
+    lines = [line for line in done.out.splitlines() if line.strip()]
     if done.code != 0:
         said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
         why = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), said)
         raise ShippingError(
-            f"it was not installed: {why or (lines[-1] if lines else 'the installer said nothing')}",
+            f"the install failed: {why or (lines[-1] if lines else 'the installer printed nothing')}",
             where=connection.address.to,
             do=_NO_KEY if key is not None and f"key {key:.12}" in why else _AS_BEFORE,
         )
     _store(connection, prefix, "prune", packed.release)
-    return lines
 
 
 def _bench(connection: SshConnection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
     """The board's record, with the bundle's name here."""
-    command = _on_board(prefix, "bench", f"{prefix}/model", "--json", *arguments)
-    record = _record(connection.run(command, timeout_s=_BENCH_S), connection.address.to)
+    command = _edgekit_command(prefix, "bench", f"{prefix}/model", "--json", *arguments)
+    record = _parse_record(connection.run(command, timeout_s=_BENCH_S), connection.address.to)
     return record | {"bundle": str(bundle), "on": connection.address.to}
 
 
-def _record(done: CommandResult, where: str) -> dict[str, Any]:
-    """The one object that a command there printed. Raises ShippingError with its error."""
+def _parse_record(done: CommandResult, where: str) -> dict[str, Any]:
+    """Parse the object that a command on the board printed. Raises ShippingError."""
     try:
         record = read_json(dict[str, Any], done.out, "its answer")
     except ValueError as error:
-        last = (done.err.strip().splitlines() or ["it said nothing"])[-1]
-        raise ShippingError(f"it gave no result: {last}", where=where) from error
+        last = (done.err.strip().splitlines() or ["no output"])[-1]
+        raise ShippingError(f"the command returned no result: {last}", where=where) from error
     if "error" in record:
         with answered_by(where):
             what, do = str(record["error"]["what"]), str(record["error"]["do"])
@@ -265,7 +250,7 @@ def _record(done: CommandResult, where: str) -> dict[str, Any]:
     return record
 
 
-def _on_board(prefix: str, *words: str) -> str:
+def _edgekit_command(prefix: str, *words: str) -> str:
     state = shlex.quote(f"{prefix}/state")
     return f"EDGEKIT_STATE_DIR={state} {shlex.join([f'{prefix}/env/bin/edgekit', *words])}"
 

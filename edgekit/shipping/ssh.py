@@ -1,16 +1,16 @@
-"""A board over the system's own ssh: one connection, many commands, what board it is.
+"""A board over the system's ssh: one connection, many commands, detection.
 
     with SshConnection(Address("pi@board")) as connection:
         connection.run("uname -m").out
-        board = probe(connection, load_catalogue())
+        board = probe(connection, open_catalogue())
         board.detected.profile.name, board.pythons, board.free_mb
 
 Rules:
 - the user's ssh configuration, agent and known hosts decide; ssh never prompts (BatchMode);
 - every command shares one connection (ControlMaster), which is closed at the end;
-- a key that was named must be readable, because ssh would only warn and take another;
-- the probe needs only sh, reads a fixed list of small files and writes nothing; output is bounded, and a board's
-  answers are untrusted data (`answers`);
+- the probe needs only sh, reads a fixed list of small files and writes nothing;
+- answers are untrusted and bounded: what names other files, or has another form, is ignored, because a login's
+  start-up files may print anything; a record is read, and printed, within `answered_by`;
 - the installed user land, not the profile's image, decides about the wheels; a board that cannot take them is refused
   before a byte is copied.
 """
@@ -25,16 +25,15 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
-from edgekit.shipping.answers import probe_files, probe_words
 from edgekit.shipping.plan import BoardRefusedError, SshError
 from edgekit_profiles import Catalogue, Profile, runtime_python
-from edgekit_runtime.system.errors import shorten
+from edgekit_runtime.system.errors import EdgekitError, shorten
 
 if TYPE_CHECKING:
     from edgekit_profiles.detect import DetectedBoard
@@ -46,9 +45,9 @@ _SSH_FAILED = 255
 _REASONS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is another than the one that this machine knows",
-        "If the board was set up again: ssh-keygen -R {host}, then ssh {to} once and compare the fingerprint. If not, "
-        "somebody may be answering in its place",
+        "its host key has changed",
+        "If the board was reinstalled: ssh-keygen -R {host}, then ssh {to} once and compare the fingerprint. If not, "
+        "another machine may be impersonating it",
     ),
     (
         r"Host key verification failed",
@@ -58,16 +57,16 @@ _REASONS = (
     ),
     (
         r"Permission denied",
-        "it does not accept any key of yours",
-        "Run: ssh-copy-id{port} {to} (passwords are never asked for), or name a key with --identity",
+        "it accepts none of your keys",
+        "Run: ssh-copy-id{port} {to} (edgekit never prompts for passwords), or name a key with --identity",
     ),
     (
         r"Could not resolve hostname",
-        "there is no machine of that name",
-        "Is it spelt as it should be, and on this network?",
+        "host not found",
+        "Check the spelling and the network",
     ),
-    (r"Connection refused", "nothing listens on that port", "Is sshd running there? Another port is --port"),
-    (r"timed out|No route to host|unreachable", "it does not answer", "Is it switched on, and on this network?"),
+    (r"Connection refused", "connection refused", "Is sshd running? Use --port for another port"),
+    (r"timed out|No route to host|unreachable", "it does not respond", "Is it switched on, and on this network?"),
 )
 
 
@@ -95,9 +94,13 @@ class Address:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.][^\s@]*(@[A-Za-z0-9_.:\[\]-]+)?", self.to) or "@-" in self.to:
-            raise SshError(f"{self.to!r:.80} is no address", do="Write user@host, or a name of your ssh configuration")
+            raise SshError(
+                f"{self.to!r:.80} is not an address", do="Write user@host, or a host of your ssh configuration"
+            )
         if match := re.fullmatch(r"([^:]+):(\d+)", self.to):
-            raise SshError(f"{self.to!r:.80} is no address: it names a port", do=f"Write {match[1]} --port {match[2]}")
+            raise SshError(
+                f"{self.to!r:.80} is not an address: it includes a port", do=f"Write {match[1]} --port {match[2]}"
+            )
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class SshConnection:
         self.address = address
         found = ssh or shutil.which("ssh")
         if found is None:
-            raise SshError("there is no ssh on this machine", do="Run: sudo apt-get install openssh-client")
+            raise SshError("ssh is not installed", do="Run: sudo apt-get install openssh-client")
         if address.identity is not None:
             try:
                 address.identity.expanduser().open("rb").close()
@@ -124,7 +127,7 @@ class SshConnection:
                 raise SshError(
                     f"the key cannot be read: {getattr(error, 'strerror', None) or error}",
                     where=f"--identity {address.identity}",
-                    do="Name the file of a private key, or leave --identity out for ssh's own choice",
+                    do="Name the file of a private key, or omit --identity for ssh's own choice",
                 ) from error
         self._ssh = found
         self._folder = Path()
@@ -136,10 +139,8 @@ class SshConnection:
             # A login may run nothing: nologin, false, or an account for files alone
             done = self.run("echo edgekit", timeout_s=_CONNECT_S + 10)
             if done.code != 0 or "edgekit" not in done.out:
-                said = shorten(" ".join((done.out + done.err).split()), 200) or "it said nothing"
-                raise self._failed(
-                    f"the login there runs no commands: {said}", "Take a login that has a shell, such as sh"
-                )
+                said = shorten(" ".join((done.out + done.err).split()), 200) or "no output"
+                raise self._error(f"this login cannot run commands: {said}", "Use a login with a shell, such as sh")
             self._open = True
         except BaseException:
             self._close()
@@ -155,21 +156,21 @@ class SshConnection:
         self, script: str, *arguments: str, given: bytes | IO[bytes] | None = None, timeout_s: float = 600
     ) -> CommandResult:
         """Run `script` by the board's sh. given: its stdin. Raises SshError if ssh itself fails."""
-        command = [*self._base(), "--", self.address.to, shlex.join(["sh", "-c", script, "edgekit", *arguments])]
+        command = [*self._command(), "--", self.address.to, shlex.join(["sh", "-c", script, "edgekit", *arguments])]
         stdin = subprocess.PIPE if isinstance(given, bytes) else given or subprocess.DEVNULL
         with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ssh:
             try:
-                printed = self._printed(ssh, given if isinstance(given, bytes) else None, timeout_s)
+                printed = self._communicate(ssh, given if isinstance(given, bytes) else None, timeout_s)
             except BaseException:
                 ssh.kill()
                 raise
         out, err = (output.decode("utf-8", "replace") for output in printed)
         if ssh.returncode == _SSH_FAILED:
-            raise self._why(err)
+            raise self._explain(err)
         return CommandResult(ssh.returncode, out, err)
 
-    def _printed(self, ssh: subprocess.Popen[bytes], given: bytes | None, timeout_s: float) -> tuple[bytes, bytes]:
-        """Its output. Raises SshError beyond _MOST bytes, or after timeout_s."""
+    def _communicate(self, ssh: subprocess.Popen[bytes], given: bytes | None, timeout_s: float) -> tuple[bytes, bytes]:
+        """Return its output. Raises SshError beyond _MOST bytes, or after timeout_s."""
         end, ended = time.monotonic() + timeout_s, False
         while not ended:
             try:
@@ -178,9 +179,11 @@ class SshConnection:
             except subprocess.TimeoutExpired as error:
                 out, err, given = error.stdout or b"", error.stderr or b"", None
             if len(out) + len(err) > _MOST:
-                raise self._failed(f"a command there answered with more than {_MOST >> 20} MiB", "Is it the board?")
+                raise self._error(f"a command on the board printed more than {_MOST >> 20} MiB", "Is it the board?")
             if not ended and time.monotonic() > end:
-                raise self._failed(f"a command there did not end within {timeout_s:.0f} s", "Is the board very busy?")
+                raise self._error(
+                    f"a command on the board did not finish within {timeout_s:.0f} s", "Is the board very busy?"
+                )
         return out, err
 
     def check(
@@ -195,10 +198,10 @@ class SshConnection:
         done = self.run(script, *arguments, given=given, timeout_s=timeout_s)
         if done.code != 0:
             said = [line for line in done.err.splitlines() if line.strip()] or [f"exit code {done.code}"]
-            raise self._failed(f"a command there failed: {said[-1]}", do)
+            raise self._error(f"a command on the board failed: {said[-1]}", do)
         return done.out
 
-    def _base(self) -> list[str]:
+    def _command(self) -> list[str]:
         options = {
             "BatchMode": "yes",
             "ConnectTimeout": str(_CONNECT_S),
@@ -212,25 +215,69 @@ class SshConnection:
         words += ["-i", str(self.address.identity), "-o", "IdentitiesOnly=yes"] if self.address.identity else []
         return [self._ssh, "-T", *words]
 
-    def _why(self, said: str) -> SshError:
+    def _explain(self, said: str) -> SshError:
         port = f" -p {self.address.port}" if self.address.port else ""
         for pattern, what, do in _REASONS:
             if re.search(pattern, said, re.IGNORECASE):
-                return self._failed(what, do.format(host=self.address.host, to=self.address.to, port=port))
+                return self._error(what, do.format(host=self.address.host, to=self.address.to, port=port))
         lines = [line for line in said.splitlines() if line.strip()]
-        last = lines[-1].strip() if lines else "ssh said nothing"
+        last = lines[-1].strip() if lines else "no output from ssh"
         if not self._open:
-            return self._failed(f"there is no connection: {last}", f"Try it by hand: ssh{port} {self.address.to}")
-        return self._failed(f"the connection was lost: {last}", "What was copied is kept: run it again")
+            return self._error(f"cannot connect: {last}", f"Try it by hand: ssh{port} {self.address.to}")
+        return self._error(f"the connection was lost: {last}", "What was copied is kept: run it again")
 
-    def _failed(self, what: str, do: str) -> SshError:
+    def _error(self, what: str, do: str) -> SshError:
         return SshError(what, where=self.address.to, do=do)
 
     def _close(self) -> None:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            end: Sequence[str] = [*self._base(), "-O", "exit", "--", self.address.to]
+            end: Sequence[str] = [*self._command(), "-O", "exit", "--", self.address.to]
             subprocess.run(end, capture_output=True, timeout=10, check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_FILE = re.compile(
+    r"(?:file|head) /((?:proc/(?:device-tree/(?:model|compatible)|cpuinfo|meminfo)|etc/os-release|bin/sh"
+    r"|usr/bin/python3\.[0-9]{1,2}|sys/devices/system/cpu/(?:online|cpufreq/policy[0-9]{1,4}/(?:scaling_max_freq"
+    r"|cpuinfo_max_freq|related_cpus|scaling_governor)))) ((?:[0-9a-f]{2}){0,65536})"
+)
+_WORDS = {
+    "python": re.compile(r"3\.[0-9]{1,2}"),
+    "libc": re.compile(r"glibc [0-9]{1,3}\.[0-9]{1,3}"),
+    "uid": re.compile(r"[0-9]{1,10}"),
+    "home": re.compile(r"/[^\x00-\x1f\x7f]{0,1000}"),
+    "free_kb": re.compile(r"[0-9]{1,15}"),
+    "lacks": re.compile(r"sha256sum|tar|readlink"),
+}
+
+
+def probe_files(out: str) -> dict[str, bytes]:
+    """Path without its first slash -> content, of the files that the probe read."""
+    found = filter(None, map(_FILE.fullmatch, out.split("\n")))
+    return {match[1]: bytes.fromhex(match[2]) for match in found}
+
+
+def probe_words(out: str) -> dict[str, list[str]]:
+    """The probe's other answers by `python`, `libc`, `uid` and so on, each in order."""
+    said = [line.partition(" ") for line in out.split("\n")]
+    return {
+        name: [text for word, _, text in said if word == name and form.fullmatch(text)] for name, form in _WORDS.items()
+    }
+
+
+@contextlib.contextmanager
+def answered_by(where: str) -> Iterator[None]:
+    """Turn errors of work on a board's record into SshError."""
+    try:
+        yield
+    except EdgekitError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SshError(
+            "the board sent an unexpected record",
+            where=where,
+            do="Its edgekit may be another version: run edgekit deploy again",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -288,35 +335,39 @@ def profile_for(board: RemoteBoard, asked: Profile | None, where: str) -> Profil
     """
     facts = board.facts
     if board.lacks:
-        raise _refused(where, f"it has no {', '.join(board.lacks)}", "Install what is missing there (coreutils, tar)")
+        raise _board_refused(where, f"{', '.join(board.lacks)} not found", "Install what is missing (coreutils, tar)")
     profile = asked or board.detected.profile
     if profile is None:
-        raise _refused(where, board.detected.why, "Say which board it is: --profile, or write one of your own")
+        raise _board_refused(where, board.detected.why, "Name the board with --profile, or write your own profile")
     if facts.machine and facts.machine != profile.arch:
         what = f"its user land is {facts.machine}, and {profile.name} is {profile.arch}"
-        raise _refused(where, what, "Leave --profile out: what is there then decides")
+        raise _board_refused(where, what, "Omit --profile to use what the board reports")
     wanted = ".".join(profile.os.python.split(".")[:2])
     if asked is not None and wanted not in board.pythons:
         have = ", ".join(board.pythons) or "no Python 3"
         what = f"{profile.name} is packed for Python {wanted}, and it has {have}"
-        raise _refused(where, what, "Leave --profile out: what is there then decides")
-    python = wanted if wanted in board.pythons else next(iter(sorted(board.pythons, key=_order, reverse=True)), "")
+        raise _board_refused(where, what, "Omit --profile to use what the board reports")
+    python = (
+        wanted if wanted in board.pythons else next(iter(sorted(board.pythons, key=_version_key, reverse=True)), "")
+    )
     lowest = runtime_python()
-    if not python or _order(python) < _order(lowest):
+    if not python or _version_key(python) < _version_key(lowest):
         what = (
             f"it has {f'Python {python}' if python else 'no Python 3'}, and edgekit's runtime needs {lowest} or later"
         )
-        raise _refused(where, what, "Install a newer system image: Debian 12 or Raspberry Pi OS bookworm at least")
-    if asked is not None and facts.glibc and _order(facts.glibc) < _order(profile.os.glibc):
+        raise _board_refused(
+            where, what, "Install a newer system image: Debian 12 or Raspberry Pi OS bookworm at least"
+        )
+    if asked is not None and facts.glibc and _version_key(facts.glibc) < _version_key(profile.os.glibc):
         what = f"{profile.name} is packed for glibc {profile.os.glibc}, and it has {facts.glibc}"
-        raise _refused(where, what, "Leave --profile out: what is there then decides")
+        raise _board_refused(where, what, "Omit --profile to use what the board reports")
     system = replace(profile.os, python=python, glibc=facts.glibc or profile.os.glibc, debian=facts.codename)
     return profile if asked is not None else replace(profile, os=system)
 
 
-def _refused(where: str, what: str, do: str) -> BoardRefusedError:
+def _board_refused(where: str, what: str, do: str) -> BoardRefusedError:
     return BoardRefusedError(what, where=where, do=do)
 
 
-def _order(version: str) -> tuple[int, ...]:
+def _version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())

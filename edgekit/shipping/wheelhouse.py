@@ -1,4 +1,4 @@
-"""Everything that a board installs, as files with hashes: edgekit, the engine, their needs.
+"""What a board installs, as files with hashes: edgekit, the engine, their dependencies.
 
     house = collect(load("raspberry-pi-4"), "litert", Path("usb/wheels"))
     [wheel.file for wheel in house.wheels], house.debian, house.requirements
@@ -35,11 +35,10 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from edgekit.shipping.plan import NoWheelError, ShippingError
-from edgekit.shipping.wheels import LockedDistribution, WheelTarget, fetch, resolve, sha256_of, uv_binary
+from edgekit.shipping.wheels import LockedDistribution, WheelTarget, download, resolve, sha256_of, uv_binary
 from edgekit_profiles import Profile
 from edgekit_profiles.wheels import DebianPackage, debian_packages, wheels
 from edgekit_runtime.engines.registry import ENGINES
-from edgekit_runtime.system.board import state_dir
 from edgekit_runtime.system.errors import MissingExtraError
 from edgekit_runtime.system.strict_json import load_json
 
@@ -68,7 +67,7 @@ def own_wheel(folder: Path) -> Path:
     direct = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     value = load_json(direct) if direct else {}
     if not value.get("dir_info", {}).get("editable"):
-        return _repacked(folder)
+        return _repack_installed(folder)
     tree = Path(url2pathname(urlsplit(value["url"]).path))
     with tempfile.TemporaryDirectory(prefix="edgekit-ship-", dir=folder) as made:
         command = [str(uv_binary()), "build", "--quiet", "--wheel", "--out-dir", made, str(tree)]
@@ -81,13 +80,13 @@ def own_wheel(folder: Path) -> Path:
         if shutil.disk_usage(folder).free < _ROOM:  # of which the builder says nothing
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
-        why = " ".join(lines[-3:]) or "it said nothing"
+        why = " ".join(lines[-3:]) or "no output"
         raise ShippingError(
-            f"edgekit's own wheel cannot be built: {why}", where=str(tree), do="Run: pip install 'hatchling>=1.25'"
+            f"building edgekit's own wheel failed: {why}", where=str(tree), do="Run: pip install 'hatchling>=1.25'"
         )
 
 
-def _repacked(folder: Path) -> Path:
+def _repack_installed(folder: Path) -> Path:
     """The wheel put together again from the installed files."""
     distribution = importlib.metadata.distribution(DISTRIBUTION)
     info = f"edgekit_deploy-{distribution.version}.dist-info"
@@ -98,9 +97,7 @@ def _repacked(folder: Path) -> Path:
         if own and not name.startswith("..") and file.suffix != ".pyc":
             content[name] = Path(str(file.locate())).read_bytes()
     if not any(name.startswith("edgekit_runtime/") for name in content):
-        raise ShippingError(
-            "the installed edgekit does not list its files", do="Install edgekit-deploy again, from its wheel"
-        )
+        raise ShippingError("the installed edgekit has no file list", do="Install edgekit-deploy again, from its wheel")
     record = f"{info}/RECORD"
     lines = []
     for name, data in sorted(content.items()):
@@ -162,21 +159,21 @@ def collect(
     """Fill `dest` with what a bundle for `engine` needs on that board, and remove other wheels.
 
     wheel: edgekit's own, None to build it
-    extras: of edgekit, besides the engine's
+    extras: of edgekit, in addition to the engine's
 
     Raises NoWheelError, WheelDownloadError, MissingExtraError, ShippingError.
     """
     try:
         import packaging.tags  # noqa: F401
     except ModuleNotFoundError as error:
-        raise MissingExtraError("ship", "finding out which wheels a board takes") from error
+        raise MissingExtraError("ship", "resolving a board's wheels") from error
     target = WheelTarget.of(profile)
     dest.mkdir(parents=True, exist_ok=True)
-    ours = _ours(dest, wheel)
+    ours = _place_own_wheel(dest, wheel)
     wanted = _requirements(ours, target, engine, [ENGINES[engine].extra, *extras], profile.pins.get(engine))
-    files, from_debian = _fetched(target, wanted, image_packages(profile), dest)
+    files, from_debian = _download_closure(target, wanted, image_packages(profile), dest)
     _check_against_debian(target, [ours, *files], from_debian)
-    wheels = tuple(sorted((_described(path) for path in (ours, *files)), key=lambda one: one.name))
+    wheels = tuple(sorted((_describe(path) for path in (ours, *files)), key=lambda one: one.name))
     needed = {one.file for one in wheels}
     for path in dest.glob("*.whl"):
         if path.name not in needed:
@@ -186,7 +183,7 @@ def collect(
     version = versions.get(distribution)
     if version is None:
         what = f"{distribution} has no wheel for {target}"
-        raise NoWheelError(what, where=target.profile, do="Take another engine")
+        raise NoWheelError(what, where=target.profile, do="Use another engine")
     debian = tuple(sorted(one.package for one in from_debian.values()))
     house = Wheelhouse(dest, target, engine, version, wheels, debian)
     lines = [f"{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels if one.name != _PIP]
@@ -203,13 +200,13 @@ def metadata_of(wheel: Path) -> Any:
         return email.parser.BytesParser().parsebytes(archive.read(name))
 
 
-def _ours(dest: Path, wheel: Path | None) -> Path:
+def _place_own_wheel(dest: Path, wheel: Path | None) -> Path:
     if wheel is None:
         for old in dest.glob("edgekit_deploy-*.whl"):
             old.unlink()
         return own_wheel(dest)
     if not wheel.is_file() or not zipfile.is_zipfile(wheel):
-        raise ShippingError("this is no wheel", where=str(wheel), do="Name a built edgekit_deploy-*.whl")
+        raise ShippingError("not a wheel", where=str(wheel), do="Name a built edgekit_deploy-*.whl")
     place = dest / wheel.name
     with contextlib.suppress(shutil.SameFileError):
         shutil.copyfile(wheel, place)
@@ -234,7 +231,7 @@ def _requirements(ours: Path, target: WheelTarget, engine: str, extras: Sequence
     return [*lines, *([f"{distribution}=={pin}"] if pin else []), _PIP]
 
 
-def _closure(
+def _resolve_closure(
     target: WheelTarget, wanted: list[str], known: dict[str, DebianPackage]
 ) -> tuple[tuple[LockedDistribution, ...], dict[str, DebianPackage]]:
     """Wheels for all of it, and Debian's packages, of which every step may add more."""
@@ -249,16 +246,16 @@ def _closure(
             break
         from_debian |= more
     for one in locked:
-        if one.wheel is None:
+        if not one.file:
             raise NoWheelError(
                 f"{one.name} {one.version} has no wheel for {target}, and no Debian package that edgekit knows of",
                 where=target.profile,
-                do="Take another engine (--engine), or a 64-bit system image",
+                do="Use another engine (--engine), or a 64-bit system image",
             )
     return locked, from_debian
 
 
-def _fetched(
+def _download_closure(
     target: WheelTarget, wanted: list[str], known: dict[str, DebianPackage], dest: Path
 ) -> tuple[list[Path], dict[str, DebianPackage]]:
     """The closure's wheels, without versions that the board's pip refuses.
@@ -271,9 +268,9 @@ def _fetched(
         return SpecifierSet(metadata_of(wheel).get("Requires-Python", "")).contains(f"{target.python}.0")
 
     while True:
-        locked, from_debian = _closure(target, wanted, known)
-        files = [fetch(one.wheel, dest, kept=state_dir() / "wheels") for one in locked if one.wheel is not None]
-        refused = [f"{one.name}!={one.version}" for one in map(_described, files) if not takes(dest / one.file)]
+        locked, from_debian = _resolve_closure(target, wanted, known)
+        files = download(locked, target, dest)
+        refused = [f"{one.name}!={one.version}" for one in map(_describe, files) if not takes(dest / one.file)]
         if not refused:
             return files, from_debian
         wanted = [*wanted, *refused]
@@ -293,11 +290,11 @@ def _check_against_debian(target: WheelTarget, wheels: list[Path], from_debian: 
                 raise NoWheelError(
                     f"{wheel.name} needs {need.name}{need.specifier}, and Debian's {have.package} is {have.version}",
                     where=target.profile,
-                    do="Take a 64-bit system image, where wheels of it exist",
+                    do="Use a 64-bit system image, which has wheels of it",
                 )
 
 
-def _described(path: Path) -> WheelFile:
+def _describe(path: Path) -> WheelFile:
     from packaging.utils import parse_wheel_filename
 
     name, version, _, _ = parse_wheel_filename(path.name)

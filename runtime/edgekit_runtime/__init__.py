@@ -26,6 +26,7 @@ for _name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache.similar import Semantic
+    from edgekit_runtime.camera import stream
     from edgekit_runtime.contract.adapt import Prediction
     from edgekit_runtime.contract.detect import Box
     from edgekit_runtime.contract.frame import Frame
@@ -59,6 +60,7 @@ __all__ = [
     "Stats",
     "TelemetryOptions",
     "open_bundle",
+    "stream",
 ]
 
 __getattr__ = lazily(
@@ -66,6 +68,7 @@ __getattr__ = lazily(
     {
         "edgekit_runtime.serving.request": ("Answer",),
         "edgekit_runtime.cache.similar": ("Semantic",),
+        "edgekit_runtime.camera": ("stream",),
         "edgekit_runtime.contract.detect": ("Box",),
         "edgekit_runtime.contract.adapt": ("Prediction",),
         "edgekit_runtime.contract.frame": ("Frame",),

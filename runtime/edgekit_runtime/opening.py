@@ -1,13 +1,12 @@
 """`open_bundle`: from a file to a model that is ready: verify, choose, self-test, warm up.
-
-Importing this name imports little; everything else is imported when a bundle is opened.
-"""
+Importing this name imports little; everything else is imported when a bundle is opened."""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,7 +71,7 @@ def open_bundle(
     """
     from edgekit_runtime.system.memory import scarce
 
-    with scarce(path):
+    with scarce(path), _without_collecting():
         from edgekit_runtime.bundle.secrets import check_argument
         from edgekit_runtime.policy.options import CacheOptions, ModelLimits, Options, check_path
         from edgekit_runtime.serving.model import Model
@@ -108,6 +107,18 @@ def open_bundle(
         raise
 
 
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Imports make many objects and no garbage; collecting would be a sixth of their time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str] | None) -> None:
     """Raise TelemetryError (telemetry-spool) for a foreign file, before anything loads."""
     from edgekit_runtime.system.errors import OptionError
@@ -122,7 +133,7 @@ def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str]
         same = False
     if same:
         raise OptionError(
-            "telemetry", f"and cache name the same file, {telemetry.file}: pass one for each", "open_bundle"
+            "telemetry", f"and cache use the same file, {telemetry.file}: give each its own", "open_bundle"
         )
     if telemetry.spool is not None:  # the state folder is our own
         refuse_foreign(telemetry.file)
@@ -134,7 +145,7 @@ def _open(path: str | os.PathLike[str], options: Options) -> OpenedBundle:
 
     secret = find_secret if options.secret is None else options.secret
     if _is_root(path):
-        from edgekit_runtime.install.active import open_root
+        from edgekit_runtime.install.open_active import open_root
 
         return open_root(path, options.trust, secret, lambda bundle: _ready(bundle, options))
     bundle = read_verified(path, options.trust, secret=secret, allow_unsigned=options.allow_unsigned)
@@ -173,6 +184,7 @@ def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
         if degraded is not None:
             undo.callback(degraded.close)
         hosts = _hosts(bundle, options.hosts) if options.hosts else None
+        bundle.release(*[prepared.entry.blob] if bundle.manifest.contract.state == "internal" else [])  # for sessions
         undo.pop_all()
         return OpenedBundle(bundle, prepared, hosts, degraded=degraded)
 
@@ -185,9 +197,9 @@ def _degraded(bundle: Bundle, how: Preparation) -> PreparedEngine:
     recipe = next((entry.recipe for entry in bundle.manifest.artifacts if entry.role == "degraded"), None)
     if recipe is None or bundle.manifest.contract.state != "none":
         unfit = BundleError(
-            "there is no degraded artifact in it, or it keeps state",
+            "it has no degraded artifact, or it keeps state",
             where=str(bundle.path),
-            do="Pack one with: edgekit build MODEL --degraded SMALL.ekb, or leave out ModelLimits(degraded=True)",
+            do="Add one with: edgekit build MODEL --degraded SMALL.ekb, or omit ModelLimits(degraded=True)",
         )
         unfit.of_the_caller = True
         raise unfit
@@ -204,7 +216,7 @@ def _hosts(bundle: Bundle, hosts: Sequence[str | Host]) -> Hosts:
     manifest = bundle.manifest
     if manifest.contract.state != "none" or not manifest.golden:
         unfit = BundleError(
-            "it cannot be answered by a host: it keeps state or holds no example", where=str(bundle.path)
+            "a host cannot answer for it: it keeps state, or has no golden examples", where=str(bundle.path)
         )
         unfit.of_the_caller = True
         raise unfit

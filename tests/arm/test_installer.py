@@ -88,7 +88,7 @@ def packed(board: Bare, engine: str, folder: Path) -> Path:
     target = Target(board.profile.name, board.land.image.machine, threads=1)
     bundle = tiny.bundle(folder, tiny.RECIPE_OF_ENGINE[engine], target=target)
     return pack(
-        PackageRequest(bundle, board.profile, folder / "package", engine, wheel=wheel, allow_unsigned=True)
+        PackageRequest(bundle, board.profile, folder / "package", engine=engine, wheel=wheel, allow_unsigned=True)
     ).path
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tiny
 from arm.conftest import contents
-from instructions import Instructions, Model, count, counted, plugin_options
+from instructions import KINDS, Instructions, Model, count, counted, plugin_options
 from instructions import tasks_for as counting
 from planted import dynamic_range
 
@@ -43,6 +43,25 @@ RECORDED = Path(__file__).with_name("recorded.json")
 COUNTED = {name: MODELS / f"{name}.tflite" for name in ("cnn_f32", "cnn_int8")}
 
 
+# (engine, the end of the recipe's name) -> the largest difference seen between x86-64 and emulated ARM with one engine
+# version, in steps: a 41-model sweep, a trained CNN and a MobileNetV2 with random weights. Partly quantized recipes
+# were not measured. tflite-runtime: between its reference kernels on x86-64 and the board's own.
+SEEN_STEPS = {("litert", "int8"): 1.0, ("litert", "f32"): 0.1, ("litert", "f16"): 0.1,
+              ("tflite-runtime", "int8"): 1.0, ("tflite-runtime", "f32"): 0.1,
+              ("onnxruntime", "f32"): 0.1}  # fmt: skip
+
+
+def as_on_x86(found: EmulatedReplay) -> bool | None:
+    """Whether all comparable outputs are as close to x86 as seen before; None without any."""
+    engine = found.runtime.partition(" ")[0]
+    known = [
+        one.same_best and one.steps <= SEEN_STEPS[key] + 1e-3
+        for one in found.goldens
+        if one.same_engine and (key := (engine, one.recipe.partition("-")[2])) in SEEN_STEPS
+    ]
+    return all(known) if known else None
+
+
 def judgement(board, cpu, bundle, engine):
     """The verdict of one start of the emulated Python."""
     tasks = tasks_for(read_bundle(bundle), engine)
@@ -65,7 +84,7 @@ def started(board, cpu, bundle, cache) -> Started:
     models = [Model(name, "tflite", "litert", path) for name, path in COUNTED.items()]
     everything = [*(task for each in tasks.values() for task in each), *counting(models)]
     with EmulatedBoard(board.land, CPUS[cpu], site=board.site) as machine:
-        told = ask(machine, everything, options=plugin_options(board.land, cache_dir=cache))
+        told = ask(machine, everything, options=plugin_options(board.land, cache_dir=cache), kinds=KINDS)
     assert len(told.answers) == len(everything), told.finished
     split, end = len(tasks["litert"]), len(everything) - len(models)
     parts = {"litert": told.answers[:split], "onnxruntime": told.answers[split:end]}
@@ -104,7 +123,7 @@ def test_every_64_bit_processor_answers_as_x86(starts, cpu, engine):
     found = starts[cpu].verdicts[engine]
     assert found.ok, (found.failure, found.said)
     assert found.runtime.startswith(engine)
-    assert found.as_on_x86 is True
+    assert as_on_x86(found) is True
     assert {one.recipe for one in found.goldens} == {
         "litert": {"tflite-int8", "tflite-f32"},
         "onnxruntime": {"onnx-int8-qdq", "onnx-f32"},
@@ -123,7 +142,7 @@ def test_a_bundle_opens_there_as_an_application_opens_it(starts):
 def test_trixie_with_python_3_13_answers_as_x86(boards, digits, cache):
     for engine, found in started(boards["trixie"], "cortex-a72", digits.arm, cache).verdicts.items():
         assert found.ok, (engine, found.failure, found.said)
-        assert found.as_on_x86 is True
+        assert as_on_x86(found) is True
         assert "trixie aarch64, Python 3.13" in found.label
 
 
@@ -135,9 +154,9 @@ def test_32_bit_bookworm_has_tflite_runtime_and_debian_s_numpy(boards, digits, c
     board = boards["bookworm, 32 bits"]
     found = replay(digits.old, board.profile, house=board.house, cache_dir=cache)
     assert found.ok, (found.failure, found.said)
-    assert (found.runtime, found.cpu, found.stands_for) == ("tflite-runtime 2.14.0", "cortex-a15", "cortex-a72")
+    assert (found.runtime, found.cpu) == ("tflite-runtime 2.14.0", "cortex-a15")
     assert found.worst <= 1, "the golden answers are those of the reference kernels, which may round a tie otherwise"
-    assert found.as_on_x86 is True
+    assert as_on_x86(found) is True
     assert {package.name: package.source for package in found.packages}.items() >= (
         BASE | {"tflite-runtime": "wheel"}
     ).items()
@@ -149,7 +168,7 @@ def test_32_bit_trixie_has_debian_s_onnxruntime(boards, digits, cache):
     found = replay(digits.debian, board.profile, house=board.house, cache_dir=cache)
     assert found.ok, (found.failure, found.said)
     assert found.runtime == "onnxruntime 1.21"
-    assert found.as_on_x86 is None, (
+    assert as_on_x86(found) is None, (
         "the golden answers are of a newer ONNX Runtime: likeness is all there is to compare"
     )
     assert min(one.cosine for one in found.goldens) > 0.999

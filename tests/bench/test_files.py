@@ -30,7 +30,7 @@ def test_a_folder_is_its_pictures_and_arrays_in_order_and_a_file_is_itself(tmp_p
 
 def test_a_folder_with_nothing_in_it_is_a_clear_error(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(InputsError, match="holds no pictures and no arrays"):
+    with pytest.raises(InputsError, match="contains no pictures or arrays"):
         list(expand([str(tmp_path)]))
 
 

@@ -112,6 +112,7 @@ def test_the_anchor_is_the_products_own():
 def test_roofline_toml_is_what_the_fit_gives_and_the_product_computes_what_was_fitted():
     from fit import Fit
     from held_out import ANCHORING, apart, tested
+    from later import later_cores
     from published import read, terms
     from table import differences
 
@@ -120,6 +121,9 @@ def test_roofline_toml_is_what_the_fit_gives_and_the_product_computes_what_was_f
     x = fit.solve(fit.all)
     fitted = fit.constants(x)
     bands = held.pop("bands")
+    later = later_cores(fit, x).tables()
+    assert {core: table["boards"] for core, table in later.items()} == dict.fromkeys(later, 1)
+    fitted["cores"] |= later
     assert (
         list(differences(held, fitted | {"anchoring": ANCHORING, "tested": tested(fit.rows), "apart": apart(fit)}))
         == []
@@ -128,6 +132,26 @@ def test_roofline_toml_is_what_the_fit_gives_and_the_product_computes_what_was_f
     product = [sum(terms(fit.rows[i], fitted).values()) for i in some]
     assert product == pytest.approx(fit.ms(x, some))
     assert all(low < 1 < high for low, high in bands.values())
+
+
+def test_phones_leave_every_board_as_it_was_and_are_judged_by_networks_that_they_did_not_see():
+    from fit import Fit
+    from later import later_cores
+    from published import LATER, read
+
+    fit = Fit(read())
+    x = fit.solve(fit.all)
+    later = later_cores(fit, x)
+    assert {row.machine.core.removeprefix("cortex-") for row in later.fit.rows} == {*LATER}
+    assert len(later.fit.rows) == 76
+    settled = dict(zip(later.fit.names, later.fit.solve(later.fit.all), strict=True))
+    assert all(
+        settled[name] == pytest.approx(value, abs=1e-3) for name, value in later.known.items() if name in settled
+    )
+    before = {core: np.median(one.error()) for core, one in later.unseen().items()}
+    after = {core: np.median(one.error()) for core, one in later.new_network().items()}
+    assert all(one < 20 for one in after.values())
+    assert max(before.values()) > 90  # what a core of which nothing was published would get
 
 
 def test_a_board_that_is_left_out_has_no_part_in_its_own_prediction():

@@ -42,7 +42,9 @@ def test_a_process_and_the_child_that_tests_the_bundle_stay_below_512_mb_togethe
     if run is None:
         pytest.skip("this user may make no memory cgroup: run it as root to have one")
     assert (run.error, run.held) == ("", True)
-    assert run.peak_rss_mb < run.together_mb < 512
+    # Pages of libraries that another group read first are charged to that one, so the sum may be below one's own.
+    assert 0 < run.together_mb < 512
+    assert run.peak_rss_mb < 512
 
 
 def test_far_too_little_is_an_error_and_no_answer(caps, tmp_path: Path):

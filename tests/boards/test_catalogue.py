@@ -165,7 +165,7 @@ def test_the_last_line_of_a_traceback_is_explained_by_its_class():
 
 
 def test_what_no_entry_knows_is_said():
-    with pytest.raises(UnexplainedError, match="no entry knows this message"):
+    with pytest.raises(UnexplainedError, match="no entry matches this message"):
         explain("all is well with the world today")
 
 

@@ -46,7 +46,7 @@ def bundle(digits_model, tmp_path_factory):
         BuildRequest(
             digits_model.model,
             ("raspberry-pi-4",),
-            folder,
+            output=folder,
             calibration=str(digits_model.calibration),
             evaluation=str(digits_model.evaluation),
             recipes=("tflite-int8", "tflite-f32"),
@@ -276,15 +276,15 @@ def test_a_file_that_only_the_reference_kernels_refuse_is_asked_of_those_that_a_
 def test_what_an_emulated_board_answers_is_told_of_each_artifact_in_its_own_steps(two_formats, monkeypatch):
     """One step of an 8-bit output is not one of a float output, which is 1e-4 of the largest value."""
     from edgekit.boards.emulated_replay import EmulatedReplay, GoldenVerdict
-    from edgekit.boards.replay import under_emulation
+    from edgekit.boards.replay import replay_emulated
 
     def golden(recipe, number, steps):
-        return GoldenVerdict(recipe, number, "probs", True, steps, 0.999, True, True, "it", True)
+        return GoldenVerdict(recipe, number, "probs", True, steps, 0.999, True, True, "it")
 
     goldens = (golden("tflite-int8", 0, 1.0), golden("tflite-int8", 1, 0.0), golden("onnx-f32", 0, 2.5))
-    told = EmulatedReplay(True, "board", "an engine 1", "cortex-a72", "cortex-a72", "Debian", "7.2", 2.5, goldens, ())
+    told = EmulatedReplay(True, "board", "an engine 1", "cortex-a72", "Debian", "7.2", 2.5, goldens, ())
     monkeypatch.setattr("edgekit.boards.emulated_replay.replay", lambda *asked, **given: told)
-    replays, findings = under_emulation(two_formats, load("raspberry-pi-4"))
+    replays, findings = replay_emulated(two_formats, load("raspberry-pi-4"))
     assert findings == []
     assert [(one.artifact, one.worst, one.quantized, one.examples) for one in replays] == [
         ("tflite-int8", 1.0, True, 2),
@@ -299,7 +299,7 @@ def test_the_emulated_board_has_the_last_word_on_the_same_runtime(planted, old_r
 
     for runtime, ok in (("tflite-runtime 2.14.0", True), ("litert 2.1.3", False)):
         answered = ReplayResult(runtime, "emulated", 0.0, 1.0, 8, cpu="cortex-a72")
-        monkeypatch.setattr(journey, "under_emulation", lambda *asked, told=answered: ([told], []))
+        monkeypatch.setattr(journey, "replay_emulated", lambda *asked, told=answered: ([told], []))
         checked = check(CheckRequest(planted.claims_1, load("raspberry-pi-4"), OLD, emulate=True))
         (differs,) = (found for found in checked.findings if found.code == "replay-differs")
         assert (differs.level == "warning") is ok

@@ -117,7 +117,7 @@ def test_what_the_engine_loads_is_no_error(name):
 
 @pytest.mark.parametrize("name", ["int8 Conv", "external data that is missing"])
 def test_the_boards_own_engine_is_asked_and_its_refusal_is_an_error(path, name, monkeypatch):
-    monkeypatch.setattr("edgekit.boards.checked.static", lambda *_: [])
+    monkeypatch.setattr("edgekit.boards.checked.static_findings", lambda *_: [])
     path.write_bytes(REFUSED[name].SerializeToString())
     checked = check(CheckRequest(path, load("raspberry-pi-4"), (HERE,)))
     assert [(found.code, found.level, found.runtime) for found in checked.findings] == [

@@ -117,7 +117,7 @@ def test_a_package_that_changed_on_the_way_is_refused(mirror, tmp_path):
 
 def test_a_package_that_the_release_lacks_is_named(mirror, tmp_path):
     with pytest.raises(
-        UserlandError, match=r"Unable to locate package huge.*That release of Debian does not have it"
+        UserlandError, match=r"Unable to locate package huge.*That Debian release does not have it"
     ) as told:
         fetch(IMAGE, ["tiny", "huge"], tmp_path / "apt", sleep=never)
     assert "Debian bookworm aarch64" in told.value.where
@@ -127,7 +127,7 @@ def test_a_mirror_that_is_away_is_one_sentence_with_the_way_on(mirror, tmp_path,
     away = tmp_path / "away.list"
     away.write_text("deb [trusted=yes] http://127.0.0.1:9/ bookworm main\n")
     monkeypatch.setenv("EDGEKIT_APT_SOURCES", str(away))
-    with pytest.raises(UserlandError, match=r"127\.0\.0\.1.*Look at the network") as told:
+    with pytest.raises(UserlandError, match=r"127\.0\.0\.1.*Check the network") as told:
         fetch(IMAGE, ["tiny"], tmp_path / "apt", sleep=never)
     assert "EDGEKIT_APT_SOURCES" in told.value.do
 

@@ -159,10 +159,19 @@ def test_what_cannot_be_told_is_refused_with_the_next_step(anchor: Path, profile
 @pytest.mark.parametrize(("recipe", "engine"), [("tflite-int8", "litert"), ("onnx-f32", "onnxruntime")])
 def test_where_no_engine_installs_the_one_to_name_is_of_the_artifacts_format(tmp_path: Path, recipe, engine):
     (subject,) = open_subjects(tiny.bundle(tmp_path, recipe))
-    told = answer(subject, load("pixel-4"), EstimateOptions())
+    told = answer(subject, replace(load("pixel-4"), kind="board"), EstimateOptions())
     assert told.refused is not None
     assert told.refused.do.endswith(f"name it: --runtime {engine}")
     assert told.refused.what.count("Android has no glibc") == 1
+
+
+@pytest.mark.parametrize(("recipe", "engine"), [("tflite-int8", "litert"), ("onnx-f32", "onnxruntime")])
+def test_an_application_on_a_phone_brings_its_own_engine(tmp_path: Path, recipe, engine):
+    (subject,) = open_subjects(tiny.bundle(tmp_path, recipe))
+    told = answer(subject, load("phone-cortex-x4"), EstimateOptions())
+    assert told.refused is None
+    assert told.engine == engine
+    assert any("published of one board alone" in note for note in told.estimate.notes)
 
 
 def test_a_precision_of_which_nothing_is_known_is_refused(anchor: Path):

@@ -65,7 +65,9 @@ def test_the_bundle_of_a_host_with_a_gpu_holds_float_onnx(tmp_path):
     pytest.importorskip("onnx")
     (tmp_path / "net.onnx").write_bytes(onnx_bytes(np.eye(4, 3, dtype=np.float32), np.zeros(3, np.float32), (-1, 4)))
     np.savez(tmp_path / "set.npz", x=np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32))
-    request = BuildRequest(tmp_path / "net.onnx", ("host-gpu",), tmp_path / "out", evaluation=str(tmp_path / "set.npz"))
+    request = BuildRequest(
+        tmp_path / "net.onnx", ("host-gpu",), output=tmp_path / "out", evaluation=str(tmp_path / "set.npz")
+    )
     (bundle,) = build(request).bundles
     assert bundle.path is not None
     assert bundle.choice.chosen is not None

@@ -7,29 +7,32 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from linear import onnx_bytes
 from PIL import Image
 
-from edgekit.building.build_journey import build
+from edgekit.building import making
+from edgekit.building.build_journey import build, refuse_full_disk
 from edgekit.building.build_report import summary
 from edgekit.building.build_request import BuildRequest
 from edgekit.building.build_subject import labels_at_chance, too_few_for
-from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.output_errors import OutputError
 from edgekit.packaging.writer import write_whole
 from edgekit_converters.choose import Refusal
 from edgekit_converters.data.describe_contract import default_file
 from edgekit_converters.data.draft_contract import draft
 from edgekit_converters.fidelity.reference import Reference
+from edgekit_converters.recipe.artifact import recipe as find_recipe
 from edgekit_converters.recipe.conversion_errors import CalibrationError, MetricError, SourceError
 from edgekit_converters.sources.load import load
 from edgekit_converters.targets.onnx_to_tf import available
 from edgekit_profiles import ProfileError
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.system.errors import MissingExtraError
+from edgekit_runtime.system.errors import EdgekitError, MissingExtraError
 
 pytestmark = pytest.mark.convert
 RNG = np.random.default_rng(0)
@@ -158,7 +161,7 @@ def test_a_float_artifact_that_answers_otherwise_is_a_failed_conversion(request_
     report = build(request_for(onnx_bytes(np.eye(4, 3, dtype=np.float32), np.zeros(3, np.float32), (-1, 4))))
     (refusal,) = report.bundles[0].choice.refused
     assert refusal.code == "conversion-failed"
-    assert "it is float32 and yet does not answer what the original does: cosine -1.0000" in refusal.reason
+    assert "its float32 answers differ from the original's: cosine -1.0000" in refusal.reason
 
 
 PICTURES = '[input]\nkind = "image"\nmean = 0\nstd = 255\n'
@@ -191,7 +194,7 @@ def test_one_misspelt_folder_never_costs_all_the_labels(picture_request):
 
 def test_folders_that_are_no_classes_are_calibrated_with_and_it_is_said(picture_request):
     report = build(picture_request("morning", "evening"))
-    assert "none of them names a class" in notes(report)["folders-no-labels"].what
+    assert "none names a class" in notes(report)["folders-no-labels"].what
     assert report.candidates[0]["fidelity"]["metric"] is None
 
 
@@ -207,7 +210,7 @@ def test_one_given_set_of_one_item_or_of_none_that_can_be_read_is_blamed_itself(
     ):
         build(request_for(calibration=str(tmp_path / "same.npy"), evaluation=None))
     np.save(tmp_path / "few.npy", np.eye(4, dtype=np.float32)[np.arange(60) % 2])
-    with pytest.raises(CalibrationError, match=r"few.npy: every item repeats one of those that are held out"):
+    with pytest.raises(CalibrationError, match=r"few.npy: every item duplicates a held-out evaluation item"):
         build(request_for(calibration=str(tmp_path / "few.npy"), evaluation=None))
 
 
@@ -234,7 +237,7 @@ def classified(best: list[int], labels: list[int]) -> list[str]:
 def test_labels_that_are_off_by_one_are_told():
     truth = [i % 10 for i in range(50)]
     assert classified(truth, [(label + 1) % 10 for label in truth]) == [
-        "set: the original itself is right on 0.0 % of 50 items, no more than guessing"
+        "set: the original itself is right on 0.0 % of 50 items, no better than guessing"
     ]
     assert classified(truth, truth) == []
 
@@ -267,7 +270,7 @@ NAMES = ["../escaped", "/", ".", "..", "", ".hidden", "-o", "a/b", "a\\b", "a\nb
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_name_that_is_no_plain_file_name_is_refused_before_anything_is_loaded(request_for, tmp_path, name):
     request = request_for(b"no model", name=name)
-    with pytest.raises(OutputError, match="--name: the bundles cannot be called"):
+    with pytest.raises(OutputError, match="--name: invalid bundle name"):
         build(request)
     assert not request.output.exists()
 
@@ -277,12 +280,12 @@ def test_a_name_that_is_no_plain_file_name_is_refused_before_anything_is_loaded(
     [("net.v2", "net.v2"), ("my net (ü)", "my-net-"), (".hidden", "hidden"), ("ü", "model"), ("x" * 200, "x" * 100)],
 )
 def test_the_models_own_name_is_made_fit(stem, called):
-    assert BuildRequest(Path(f"{stem}.onnx"), (), Path("out")).bundle_name == called
+    assert BuildRequest(Path(f"{stem}.onnx"), (), output=Path("out")).bundle_name == called
 
 
 def test_a_failed_build_leaves_no_folder_that_it_made(request_for, tmp_path):
     request = request_for(b"no model")
-    request = BuildRequest(request.model, ("x86-64",), tmp_path / "deep" / "er", evaluation=request.evaluation)
+    request = BuildRequest(request.model, ("x86-64",), output=tmp_path / "deep" / "er", evaluation=request.evaluation)
     with pytest.raises(SourceError):
         build(request)
     assert not (tmp_path / "deep").exists()
@@ -311,7 +314,7 @@ def test_two_profiles_of_one_name_are_refused(request_for, tmp_path):
     text = (files("edgekit_profiles") / "boards" / "raspberry-pi-4.toml").read_text()
     own = tmp_path / "raspberry-pi-4.toml"
     own.write_text(text.replace("threads = 4", "threads = 2", 1))
-    with pytest.raises(ProfileError, match="two different profiles are called 'raspberry-pi-4'"):
+    with pytest.raises(ProfileError, match="two different profiles are named 'raspberry-pi-4'"):
         build(request_for(profiles=("raspberry-pi-4", str(own))))
 
 
@@ -376,7 +379,7 @@ def own(tmp_path, monkeypatch):
 
 
 def test_items_that_are_others_at_each_call_are_refused_before_anything_is_converted(request_for, tmp_path, own):
-    with pytest.raises(CalibrationError, match=r":unseeded, item \d+: was another item at the first look"):
+    with pytest.raises(CalibrationError, match=r":unseeded, item \d+: changed between two readings"):
         build(request_for(evaluation=f"{own}:unseeded"))
     assert not (tmp_path / "out").exists()
 
@@ -454,8 +457,8 @@ def test_what_writing_a_bundle_needs_is_asked_for_before_anything_else(request_f
 def test_a_saved_model_is_called_as_the_folder_that_says_something(tmp_path, model, called):
     (tmp_path / model).mkdir(parents=True)
     (tmp_path / model / "saved_model.pb").touch()
-    assert BuildRequest(tmp_path / model, (), Path("out")).bundle_name == called
-    assert BuildRequest(tmp_path / model / "saved_model.pb", (), Path("out")).bundle_name == called
+    assert BuildRequest(tmp_path / model, (), output=Path("out")).bundle_name == called
+    assert BuildRequest(tmp_path / model / "saved_model.pb", (), output=Path("out")).bundle_name == called
 
 
 def test_what_there_is_is_printed_before_repairs_are_searched_for_and_a_search_is_made_once(request_for, tmp_path):
@@ -473,7 +476,7 @@ def test_what_there_is_is_printed_before_repairs_are_searched_for_and_a_search_i
     report = build(request, progress, lambda line: events.append(f"said: {line}"))
     said = [event for event in events if event.startswith("said: ")]
     lost = "said: onnx-int8-qdq lost more than the limit"
-    assert said[-1] == f"{lost}: searching for a repair, for up to 20 s of the processor"
+    assert said[-1] == f"{lost}: searching for a repair, for up to 20 s of processor time"
     assert [line.split()[1] for line in said[-4:-1]] == ["artifact", "onnx-int8-qdq", "onnx-f32"]
     first_search = next(place for place, event in enumerate(events) if " repair: " in event)
     assert events.index(said[-1]) < first_search
@@ -542,3 +545,18 @@ def test_advice_is_never_cut_however_long_the_reason(request_for):
     assert line.endswith(" SomeOperator... Replace it in the model")
     refused = told.as_json()["bundles"][0]["refused"][0]
     assert (refused["reason"], refused["do"]) == (long.reason, long.do)
+
+
+@pytest.mark.parametrize("error", [EdgekitError("expected 1, got 0"), ValueError("expected 1, got 0")])
+def test_a_tool_that_fails_without_room_for_its_files_ends_the_build(monkeypatch, error):
+    """TensorFlow answers a full temporary folder with a ValueError."""
+
+    def fails():
+        raise error
+
+    recipe = find_recipe("tflite-int8")
+    assert "got 0" in making.attempt(recipe, fails)[0].failed
+    monkeypatch.setattr(making.shutil, "disk_usage", lambda folder: SimpleNamespace(free=300_000))
+    said = r"the disk is full: 0\.3 MB are left, and tflite-int8 failed \(expected 1, got 0\)\. Make room"
+    with pytest.raises(OutputError, match=said), refuse_full_disk():
+        making.attempt(recipe, fails)

@@ -59,11 +59,11 @@ def test_names_may_differ_and_nothing_else_of_the_contract(path):
 
 
 def test_it_is_of_a_board_that_is_built_for_and_the_only_one(path, tmp_path):
-    with pytest.raises(PackagingError, match="for which nothing is built"):
+    with pytest.raises(PackagingError, match="not among this build's profiles"):
         read_degraded([path], ["raspberry-pi-4"], None)
     other = tiny.bundle(tmp_path, target=Target("raspberry-pi-4", "aarch64", threads=4))
     assert set(read_degraded([path, other], ["x86-64", "raspberry-pi-4"], None)) == {"x86-64", "raspberry-pi-4"}
-    with pytest.raises(PackagingError, match="a second one"):
+    with pytest.raises(PackagingError, match="a second bundle"):
         read_degraded([path, path], ["x86-64"], None)
 
 
@@ -93,7 +93,9 @@ def test_a_board_whose_memory_does_not_hold_both_has_a_note(path):
 def test_two_builds_make_one_bundle_whose_late_answers_are_degraded(tmp_path):
     def built(name, **changes):
         asked = {"allow_random": True, "recipes": ("onnx-f32",), "name": name}
-        return build(BuildRequest(tiny.MODELS / "tiny_f32.onnx", ("x86-64",), tmp_path / name, **asked, **changes))
+        return build(
+            BuildRequest(tiny.MODELS / "tiny_f32.onnx", ("x86-64",), output=tmp_path / name, **asked, **changes)
+        )
 
     first = built("small").bundles[0]
     assert first.as_json()["degraded"] is None
@@ -108,7 +110,7 @@ def test_two_builds_make_one_bundle_whose_late_answers_are_degraded(tmp_path):
     with open_bundle(bundle.path, cache=False, limits=ModelLimits(degraded=True)) as model:
         model.throttle(400)
         for _ in range(50):
-            model._journey.device._learned.add(400.0)
+            model._journey.device.learned.add(400.0)
         assert model.predict(np.zeros((3, 8, 8), np.float32), budget_ms=200).source == "degraded"
 
 

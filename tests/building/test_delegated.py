@@ -59,7 +59,7 @@ def test_it_is_packed_and_answers_with_its_delegate(folder, bundle):
 @pytest.mark.convert
 def test_without_a_delegate_it_does_not_open_and_says_which_one_it_needs(bundle, monkeypatch):
     monkeypatch.delenv("EDGEKIT_DELEGATE", raising=False)
-    with pytest.raises(EngineError, match="edgetpu-custom-op, which only a delegate runs") as raised:
+    with pytest.raises(EngineError, match="edgetpu-custom-op, which only a delegate can run") as raised:
         open_bundle(bundle, allow_unsigned=True)
     assert "libedgetpu.so.1" in raised.value.do
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import yolo
+from conftest import run_edgekit
 from PIL import Image
 
 from edgekit.building.build_journey import build
@@ -189,3 +192,16 @@ def test_labels_of_ultralytics_and_of_coco_are_judged_by_map(request_for, tmp_pa
         assert found["metric"] == "map"
         assert found["original"] > 0.9
         assert found["artifact"] > 0.9
+
+
+def test_a_first_look_shows_boxes_of_both(request_for, tmp_path):
+    request = request_for()
+    (tmp_path / "net.contract.toml").write_text(yolo.CONTRACT)
+    shutil.copytree(request.model, tmp_path / "net")
+    np.savez(tmp_path / "like.npz", x=yolo.pictures(90))
+    ran = run_edgekit("try", "net", "--like", "like.npz", "--profile", "raspberry-pi-4", "--json", cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    said = [one["original"] for one in ran.json["answers"]]
+    assert "nothing" in said
+    assert any(re.fullmatch(r"[\d.]+ % (red|green|blue) at -?\d+,-?\d+.*", one) for one in said)
+    assert sum(one["same"] for one in ran.json["answers"]) >= 8

@@ -37,7 +37,7 @@ def test_a_place_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
 @pytest.mark.parametrize("inside", ["file", "file/deeper/still"])
 def test_a_file_is_refused_as_the_cache_before_any_work(tmp_path, inside):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cache\. Choose a folder with --cache"):
+    with pytest.raises(OutputError, match=r"not a directory\. Choose a folder with --cache"):
         check_cache(tmp_path / inside)
 
 

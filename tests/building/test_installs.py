@@ -20,32 +20,37 @@ Making = Callable[[Path, pytest.FixtureRequest], BuildRequest]
 
 
 def with_several_inputs(folder: Path, request: pytest.FixtureRequest) -> BuildRequest:
-    return BuildRequest(request.getfixturevalue("several"), ("x86-64",), folder / "out", allow_random=True)
+    return BuildRequest(request.getfixturevalue("several"), ("x86-64",), output=folder / "out", allow_random=True)
 
 
 def with_a_division(folder: Path, request: pytest.FixtureRequest) -> BuildRequest:
     made = request.getfixturevalue("divided")
-    return BuildRequest(made / "divided.keras", ("x86-64",), folder / "out", calibration=str(made / "x.npz"))
+    return BuildRequest(made / "divided.keras", ("x86-64",), output=folder / "out", calibration=str(made / "x.npz"))
 
 
 def with_batch_variants(folder: Path, request: pytest.FixtureRequest) -> BuildRequest:
     digits = request.getfixturevalue("digits_model")
     return BuildRequest(
-        digits.model, ("x86-64",), folder / "out", calibration=str(digits.calibration), batches=(2, 4), alternates=3
+        digits.model,
+        ("x86-64",),
+        output=folder / "out",
+        calibration=str(digits.calibration),
+        batches=(2, 4),
+        alternates=3,
     )
 
 
 def with_a_carried_state(folder: Path, request: pytest.FixtureRequest) -> BuildRequest:
     np.save(folder / "set.npy", memory.frames(480).reshape(12, 40, 3))
     model = memory.MODELS / "memory_carried_f32.onnx"
-    return BuildRequest(model, ("x86-64",), folder / "out", calibration=str(folder / "set.npy"))
+    return BuildRequest(model, ("x86-64",), output=folder / "out", calibration=str(folder / "set.npy"))
 
 
 def with_a_state_inside(folder: Path, request: pytest.FixtureRequest) -> BuildRequest:
     np.save(folder / "set.npy", memory.frames(480).reshape(12, 40, 3))
     model = memory.MODELS / "memory_inside_f32.tflite"
     asked = {"calibration": str(folder / "set.npy"), "recipes": ("tflite-as-is",)}
-    return BuildRequest(model, ("x86-64",), folder / "out", **asked)
+    return BuildRequest(model, ("x86-64",), output=folder / "out", **asked)
 
 
 KINDS: tuple[Making, ...] = (

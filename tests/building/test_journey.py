@@ -178,7 +178,7 @@ def test_an_interrupted_build_says_that_the_next_one_goes_on(digits_model, tmp_p
             break
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert err.strip().splitlines()[-1] == "interrupted: run the same command again, and it resumes here"
+    assert err.strip().splitlines()[-1] == "interrupted; run the same command again to resume"
     assert "Traceback" not in err
     assert out == ""
     assert not list(tmp_path.glob("out/*"))

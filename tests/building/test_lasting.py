@@ -12,7 +12,8 @@ import pytest
 import tiny
 from refusing import has_code
 
-from edgekit.building.candidates import allowance_mb, lasting_estimate, lasting_json, promise_of, with_memory
+from edgekit.building.board_candidates import lasting_estimate
+from edgekit.building.promises import allowance_mb, lasting_json, promise_of, with_memory
 from edgekit.packaging.assemble import BundleArtifact, assemble
 from edgekit.packaging.writer import write_bundle
 from edgekit_converters.recipe.store import NO_STORE
@@ -26,7 +27,7 @@ from edgekit_runtime.system.errors import InstallError
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny_f32.onnx"
 _REQUEST = (
-    'BuildRequest(Path({model!r}), ("raspberry-pi-4",), Path({folder!r}), recipes=("onnx-int8-qdq",), '
+    'BuildRequest(Path({model!r}), ("raspberry-pi-4",), output=Path({folder!r}), recipes=("onnx-int8-qdq",), '
     "allow_random=True)"
 )
 _CHILD = (
@@ -43,7 +44,7 @@ def twice(tmp_path_factory):
     from edgekit.building.build_request import BuildRequest
 
     here, there = (tmp_path_factory.mktemp(name) for name in ("here", "there"))
-    build(BuildRequest(MODEL, ("raspberry-pi-4",), here, recipes=("onnx-int8-qdq",), allow_random=True))
+    build(BuildRequest(MODEL, ("raspberry-pi-4",), output=here, recipes=("onnx-int8-qdq",), allow_random=True))
     request = _REQUEST.format(model=str(MODEL), folder=str(there))
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", _CHILD.format(request=request)], env=environment, check=True, timeout=120)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from linear import linear, onnx_artifact
 
-from edgekit.building import candidates
-from edgekit.building.candidates import timer
-from edgekit.building.load import MachineLoad
+from edgekit.building import board_candidates
+from edgekit.building.board_candidates import MachineLoad, timer
 from edgekit.building.making import RecipeResult
 from edgekit_converters.data.dataset import Example
 from edgekit_converters.data.describe_contract import describe
@@ -36,8 +35,8 @@ def load(tmp_path, line, **more):
 LINES = {
     QUIET: "",
     "0.08 1.50 7.02 4/812 4711": "",
-    "0.08 1.50 7.02 5/812 4711": "4 others ran on 4 cores",
-    BUSY: "8 others ran on 4 cores",
+    "0.08 1.50 7.02 5/812 4711": "4 other processes wanted its 4 cores",
+    BUSY: "8 other processes wanted its 4 cores",
     "": "",
     "no numbers at all here": "",
 }
@@ -59,7 +58,7 @@ def test_one_look_among_many_that_finds_others_is_no_load(tmp_path):
 def test_a_loop_that_waits_for_its_core_shows_it_where_nothing_else_does(tmp_path):
     """Real processes, four for each core, and no file to read."""
     spin = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(spin) for _ in range(4 * (candidates.os.cpu_count() or 1))]
+    others = [subprocess.Popen(spin) for _ in range(4 * (board_candidates.os.cpu_count() or 1))]
     try:
         time.sleep(0.3)
         seen = MachineLoad(tmp_path / "none")
@@ -87,7 +86,7 @@ class Timed:
             self.runs += 1
             return real(*given) if self.taken is None else self.taken
 
-        monkeypatch.setattr("edgekit.building.candidates.measure_ms", measure)
+        monkeypatch.setattr("edgekit.building.board_candidates.measure_ms", measure)
 
     def __call__(self, seen):
         return timer(self.subject, self.store, [self.made], lambda: seen)(self.made)
@@ -122,7 +121,7 @@ def test_a_range_of_a_busy_machine_reaches_from_what_it_takes_alone_to_what_it_t
     timed.taken, wanted = RANGES[case]
     found = timed(load(tmp_path, BUSY))
     assert (found.low_ms, found.mid_ms, found.high_ms) == pytest.approx(wanted, rel=0.01)
-    assert "this machine was busy (8 others ran on 4 cores): alone it takes about" in found.notes[0]
+    assert "this machine was busy (8 other processes wanted its 4 cores): an answer takes about" in found.notes[0]
 
 
 def test_runs_far_apart_show_a_busy_machine_too(timed, tmp_path):

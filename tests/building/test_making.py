@@ -10,7 +10,7 @@ import pytest
 
 from edgekit.building.build_request import BuildRequest
 from edgekit.building.build_subject import open_subject
-from edgekit.building.making import Maker, RecipeResult, Workers, _attempt
+from edgekit.building.making import Maker, RecipeResult, Workers, attempt
 from edgekit_converters.recipe.artifact import QuantizationPlan, recipe
 from edgekit_converters.recipe.progress import silent
 from edgekit_converters.recipe.store import NO_STORE
@@ -30,7 +30,7 @@ def test_an_artifact_that_fails_on_silence_is_no_candidate(divided, tmp_path):
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     data = converter.convert()
 
-    request = BuildRequest(divided / "divided.keras", (), tmp_path, str(divided / "x.npz"))
+    request = BuildRequest(divided / "divided.keras", (), output=tmp_path, calibration=str(divided / "x.npz"))
     with Workers(1, silent) as workers:
         subject = open_subject(request, NO_STORE, workers.progress)
         maker = Maker(subject, subject.workspace(workers.progress), workers)
@@ -41,7 +41,7 @@ def test_an_artifact_that_fails_on_silence_is_no_candidate(divided, tmp_path):
         )
         float32 = maker.make(recipe("tflite-f32"))
     assert made.artifact is None
-    assert "which the float file does" in (made.failed or "")
+    assert "which the float file handles" in (made.failed or "")
     assert float32.failed is None
 
 
@@ -73,9 +73,9 @@ def test_a_fault_costs_its_recipe_and_not_the_build_wherever_its_traceback_goes(
         for name, stream in streams.items():
             monkeypatch.setattr(sys, name, stream)
         with Workers(1, silent) as workers:
-            [(result, lasting)] = workers.run([lambda: _attempt(recipe("onnx-f32"), fails)])
+            [(result, lasting)] = workers.run([lambda: attempt(recipe("onnx-f32"), fails)])
         assert (result.artifact, lasting) == (None, False)
-        assert f"a fault of edgekit's own: {type(error).__name__}" in result.failed
+        assert f"internal error: {type(error).__name__}" in result.failed
 
     shown = io.StringIO()
     fallen(stderr=stderr(), __stderr__=shown)

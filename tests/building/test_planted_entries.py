@@ -37,7 +37,7 @@ def figures(folder, store, weights=WEIGHTS):
     np.savez(folder / "calibration.npz", x=ROWS[:60])
     np.savez(folder / "set.npz", x=ROWS[60:], y=np.argmax(ROWS[60:] @ WEIGHTS, axis=1))
     request = BuildRequest(
-        folder / "net.onnx", ("x86-64",), folder / "out", str(folder / "calibration.npz"),
+        folder / "net.onnx", ("x86-64",), output=folder / "out", calibration=str(folder / "calibration.npz"),
         evaluation=str(folder / "set.npz"), recipes=("onnx-f32", "onnx-int8-qdq"), cache=store,
     )  # fmt: skip
     report = build(request)

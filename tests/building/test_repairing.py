@@ -320,5 +320,5 @@ def test_nobody_is_told_to_make_the_form_that_is_made(works: bool):
     maker.make = lambda recipe: islands
     for given in ([failed], [failed, islands]):
         found = with_islands_beside(maker, given)
-        assert found[0].advice == ("tflite-int8-mixed was made beside it" if works else advice)
+        assert found[0].advice == ("tflite-int8-mixed was made, too" if works else advice)
         assert [one.recipe.name for one in found if one.artifact] == ["tflite-int8-mixed"] * works

@@ -39,7 +39,7 @@ def test_a_carried_state_is_calibrated_measured_and_replayed_along_sequences(bui
     assert by_name["onnx-int8-qdq"]["over_time"][-1]["last"] == 39
     text = "\n".join(summary(report))
     assert "onnx-int8-qdq with its own state over 80 frames of 2 sequences: signal over noise" in text
-    assert "ask through model.session()" in text
+    assert "run it with model.session()" in text
 
     xs = memory.frames(50, 9)
     with open_bundle(bundle.path) as model, model.session() as session:
@@ -84,7 +84,7 @@ def test_a_second_build_makes_the_same_bundle_out_of_the_store(built, tmp_path):
 
 
 def test_as_it_is_stands_alone(built):
-    with pytest.raises(ConversionError, match="packs the file as it is, and other recipes make another of it"):
+    with pytest.raises(ConversionError, match="packs the file unchanged and goes with no other recipe"):
         built("memory_inside_f32.tflite", "tflite-as-is", "tflite-f32")
 
 

@@ -51,7 +51,7 @@ def test_a_finished_file_gets_one_scale_a_dense_layer_for_the_board_that_needs_i
         BuildRequest(
             getattr(planted, name),
             (old, "raspberry-pi-4"),
-            tmp_path / "out",
+            output=tmp_path / "out",
             evaluation=str(digits_model.evaluation),
             recipes=("tflite-as-is",),
         )
@@ -86,7 +86,7 @@ def test_int8_attention_stays_in_float_where_a_runtime_crashes_in_it_or_multipli
         BuildRequest(
             tmp_path / "attention.keras",
             (old,),
-            tmp_path / "out",
+            output=tmp_path / "out",
             calibration=str(tmp_path / "x.npz"),
             recipes=("tflite-int8",),
         )

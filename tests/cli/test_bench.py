@@ -80,8 +80,8 @@ def test_with_the_cache_on_every_input_is_computed_once(edgekit, bundle):
         (("--use", "kitchen"), "is not one of"),
         (("--batch", "maybe"), "is not one of"),
         (("--rate", "0"), "is not in the range"),
-        (("--rate", "nan"), "no finite number"),
-        (("--duration-s", "nan"), "no finite number"),
+        (("--rate", "nan"), "not a finite number"),
+        (("--duration-s", "nan"), "not a finite number"),
     ],
 )
 def test_options_that_contradict_each_other_are_a_usage_error(edgekit, bundle, options, told):
@@ -131,12 +131,12 @@ def test_a_file_that_is_no_record_and_a_folder_that_is_not_there_are_one_line_ea
     ran = edgekit("bench", bundle, "--compare", "x.json")
     assert (ran.code, ran.err.splitlines()) == (
         1,
-        ["error: x.json: is no record of edgekit bench: 'conditions' is missing. Make one: "
+        ["error: x.json: is not a record of edgekit bench: 'conditions' is missing. Make one: "
             "edgekit bench BUNDLE -o RECORD.json [bench-record]"],
     )  # fmt: skip
     ran = edgekit("bench", bundle, "--duration-s", "3600", "-o", "nowhere/x.json")  # refused before, not after
     assert ran.code == 1
-    assert "nowhere/x.json: cannot be written: there is no such folder" in ran.err
+    assert "nowhere/x.json: cannot be written: no such directory" in ran.err
 
 
 def test_figures_are_printed_even_where_the_record_can_no_longer_be_written(bundle, tmp_path, capfd):

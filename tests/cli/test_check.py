@@ -46,6 +46,25 @@ def test_what_was_not_replayed_is_not_simply_ok(edgekit, planted):
     assert "has ai-edge-litert 0.0.1 for this machine" in ran.out
 
 
+def test_for_a_phone_counts_what_its_accelerators_leave(edgekit, planted):
+    ran = edgekit("check", planted.int8, "--for", "ios")
+    assert ran.code == 0
+    assert "int8.tflite for ios: int8.tflite," in ran.out
+    assert "LiteRT's Core ML delegate takes 0" in ran.out
+    assert "(INT8)" in ran.out
+    both = edgekit("check", planted.int8, "--for", "android", "--for", "web", "--json").json
+    assert [one["for"] for one in both["checks"]] == ["android", "web"]
+
+
+def test_for_refuses_other_places_and_a_board_besides(edgekit, planted):
+    ran = edgekit("check", planted.int8, "--for", "watch")
+    assert ran.code == 2
+    assert "'watch' is not one of 'android', 'ios', 'web'" in ran.err
+    ran = edgekit("check", planted.int8, "--for", "web", *NOTHING_RUN)
+    assert ran.code == 2
+    assert "leave out --profile and --no-replay" in ran.err
+
+
 def test_differences_of_float_answers_are_told_without_steps():
     from edgekit.boards.replay import ReplayResult
     from edgekit.cli.verify import replay_line
@@ -71,13 +90,13 @@ def test_explain_knows_what_systems_say(in_process, message, code):
 
 
 def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted, tmp_path, monkeypatch):
-    from edgekit.boards.replay import under_emulation
+    from edgekit.boards.replay import replay_emulated
     from edgekit_profiles import load
 
     bundle = made_into_a_bundle(planted.int8)
     monkeypatch.setenv("PATH", str(tmp_path))
     with bundle as subject:
-        replayed, findings = under_emulation(subject.bundle, load("raspberry-pi-4"))
+        replayed, findings = replay_emulated(subject.bundle, load("raspberry-pi-4"))
     assert replayed == []
     assert [(found.code, found.level) for found in findings] == [("emulator-missing", "error")]
     assert "apt-get install" in findings[0].do

@@ -9,8 +9,8 @@ import sys
 import pytest
 from click.shell_completion import ShellComplete
 
+from edgekit.building.build_request import METRICS
 from edgekit.cli.main import cli
-from edgekit.cli.options import METRICS
 from edgekit.packaging.key_folder import KeyFolder
 
 ASKED = {

@@ -15,7 +15,8 @@ from edgekit.cli.main import main
 from edgekit_converters.recipe.progress import silent
 from edgekit_converters.recipe.store import NO_STORE, DiskStore, default_folder, key, put_json
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions, content_sha256, described_json, description_of
+from edgekit_converters.sources.load_options import LoadOptions, described_json
+from edgekit_converters.sources.source_model import content_sha256, description_of
 
 pytestmark = pytest.mark.convert
 
@@ -98,3 +99,91 @@ def test_a_model_that_a_build_has_opened_is_not_opened_again(tmp_path, capsys):
     code, out, _ = run(capsys, "contract", path)
     assert (code, out.strip()) == (0, str(tmp_path / "net.contract.toml"))
     assert run(capsys, "contract", path, "-o", tmp_path / "again.toml", "--signature", "other")[0] == 1
+
+
+def saved(path: Path, nodes, outputs, **constants) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 12])],
+        [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in outputs],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def drafted(capsys, folder: Path, model: Path, *more: str | Path) -> tuple[str, str]:
+    """(what the command prints, the draft)"""
+    code, _, err = run(capsys, "contract", model, "-o", folder / f"{len(more)}.toml", *more)
+    assert code == 0, err
+    return err, (folder / f"{len(more)}.toml").read_text()
+
+
+def test_what_a_model_answers_to_real_items_decides_its_task(tmp_path, capsys):
+    """A forecast: by its shape it is a classifier of 12 classes, by its answers to real series it is none."""
+    sums = np.tril(np.ones((12, 12), np.float32)).T
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = saved(tmp_path / "net.onnx", nodes, [("y", TensorProto.FLOAT, ["N", 12])], w=sums)
+    series = np.random.default_rng(0).normal(size=(40, 12)).astype(np.float32)
+    np.save(tmp_path / "series.npy", series)
+    said, text = drafted(capsys, tmp_path, model)
+    assert "the task is taken for classification" in said
+    assert '# task = "classification"' in text
+    said, text = drafted(capsys, tmp_path, model, "--calibration", tmp_path / "series.npy")
+    assert "the task is raw" in said
+    assert '\ntask = "raw"\n' in text
+
+
+def test_scores_of_real_items_are_stated_in_the_draft(tmp_path, capsys):
+    nodes = [helper.make_node("Softmax", ["x"], ["y"])]
+    model = saved(tmp_path / "net.onnx", nodes, [("y", TensorProto.FLOAT, ["N", 12])])
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(70, 12)).astype(np.float32))
+    _, text = drafted(capsys, tmp_path, model, "--calibration", tmp_path / "x.npy")
+    assert '\ntask = "classification"\n' in text
+    assert '\nscores = "probabilities"   # by its answers' in text
+
+
+def test_vectors_of_real_items_are_an_embedding_beside_another_output(tmp_path, capsys):
+    """By made-up items its length is not 1: only what is far from zero is scaled."""
+    nodes = [
+        helper.make_node("ReduceL2", ["x"], ["length"], axes=[1], keepdims=1),
+        helper.make_node("Greater", ["length", "far"], ["real"]),
+        helper.make_node("Where", ["real", "length", "one"], ["by"]),
+        helper.make_node("Div", ["x", "by"], ["y"]),
+    ]
+    outputs = [("y", TensorProto.FLOAT, ["N", 12]), ("length", TensorProto.FLOAT, ["N", 1])]
+    model = saved(tmp_path / "net.onnx", nodes, outputs, far=np.float32([[50]]), one=np.float32([[1]]))
+    np.save(tmp_path / "x.npy", 100 * np.random.default_rng(0).normal(size=(20, 12)).astype(np.float32))
+    assert 'task = "classification"' in drafted(capsys, tmp_path, model)[1]
+    _, text = drafted(capsys, tmp_path, model, "--calibration", tmp_path / "x.npy")
+    assert '\ntask = "embedding"\n' in text
+    assert '[embedding]\noutput = "y"' in text
+    assert "[classification]" not in text
+
+
+def test_a_label_that_real_items_show_to_be_more_than_the_best_class_stays(tmp_path, capsys):
+    """Made-up items stay below 50,000: there the label is the class with the best score, and it is left out."""
+    nodes = [
+        helper.make_node("Identity", ["x"], ["probabilities"]),
+        helper.make_node("ArgMax", ["x"], ["best"], axis=1, keepdims=0),
+        helper.make_node("ReduceMax", ["x"], ["most"], axes=[1], keepdims=0),
+        helper.make_node("Greater", ["most", "far"], ["outlier"]),
+        helper.make_node("Where", ["outlier", "none", "best"], ["label"]),
+    ]
+    outputs = [("label", TensorProto.INT64, ["N"]), ("probabilities", TensorProto.FLOAT, ["N", 12])]
+    model = saved(tmp_path / "net.onnx", nodes, outputs, far=np.float32([5e4]), none=np.int64([-1]))
+    np.save(tmp_path / "x.npy", np.float32(1e5) * np.random.default_rng(0).normal(size=(20, 12)).astype(np.float32))
+    assert "'label'" not in drafted(capsys, tmp_path, model)[1]
+    _, text = drafted(capsys, tmp_path, model, "--calibration", tmp_path / "x.npy")
+    assert "'label' [], 'probabilities' [12]" in text
+
+
+def test_items_that_the_model_does_not_take_end_in_a_sentence(tmp_path, capsys):
+    nodes = [helper.make_node("Softmax", ["x"], ["y"])]
+    model = saved(tmp_path / "net.onnx", nodes, [("y", TensorProto.FLOAT, ["N", 12])])
+    np.save(tmp_path / "x.npy", np.zeros((20, 7), np.float32))
+    code, _, err = run(capsys, "contract", model, "--calibration", tmp_path / "x.npy")
+    assert (code, "[calibration]" in err) == (1, True)
+    assert not (tmp_path / "net.contract.toml").exists()

@@ -97,7 +97,7 @@ def test_an_option_is_there_wherever_it_applies(name):
     assert options_of(name) & SHARED == OPTIONS[name]
 
 
-WITHOUT_TRUST = {"keys openssf": "signs", "fleet rollout": "passes it on: each board checks it", "install": "--root"}
+WITHOUT_TRUST = {"fleet rollout": "passes it on: each board checks it", "install": "--root"}
 """Command with a BUNDLE that takes no ROOT in its place: why."""
 
 

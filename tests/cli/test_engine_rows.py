@@ -18,7 +18,7 @@ APP = (ROOT / "docs" / "app-developer.md").read_text(encoding="utf-8")
 
 
 def test_no_two_engines_share_a_distribution_or_an_extra():
-    for field in ("distribution", "extra", "loader"):
+    for field in ("distribution", "extra"):
         assert len({getattr(kind, field) for kind in ENGINES.values()}) == len(ENGINES)
 
 

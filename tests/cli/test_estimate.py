@@ -82,10 +82,10 @@ def test_an_anchor_file_is_taken_for_its_board_and_refused_for_another(edgekit, 
     assert "measured MobileNetV1, 20 ms by litert 2.3.0" in " ".join(ran.out.split())
     ran = edgekit("estimate", net, "--profile", "raspberry-pi-5", "--anchor", file)
     assert ran.code == 1
-    assert "was measured on raspberry-pi-4 (aarch64), which is none of raspberry-pi-5" in ran.err
+    assert "was measured on raspberry-pi-4 (aarch64), not one of raspberry-pi-5" in ran.err
     file.write_text(anchor_of("raspberry-pi-4", steady=False, changed=["slowed down: throttled"]))
     ran = edgekit("estimate", net, "--profile", "raspberry-pi-4", "--anchor", file)
-    assert "was made while conditions changed: slowed down: throttled" in ran.err
+    assert "was measured while conditions changed: slowed down: throttled" in ran.err
 
 
 def test_measuring_writes_what_estimating_reads(edgekit, tmp_path: Path):
@@ -121,7 +121,7 @@ def test_what_comes_next_after_measuring_is_what_that_board_can_have(board: str,
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(edgekit, tmp_path: Path):
     ran = edgekit("profiles", "measure", "-o", tmp_path / "nowhere" / "pi.json")
     assert ran.code == 1
-    assert "pi.json: cannot be written: there is no such folder. Name another file with -o" in ran.err
+    assert "pi.json: cannot be written: no such directory. Name another file with -o" in ran.err
     assert "timing" not in ran.err
 
 
@@ -160,8 +160,8 @@ RECORDS = {
         "does not say on which board it was taken"),
     "full of errors": ({"n": 20, "asked": 200, "errors": {"engine": 180}},
         "is mostly errors: 180 of 200 requests failed"),
-    "without an answer": ({"n": 0, "p50_ms": None}, "holds no time"),
-    "out of order": ({"p50_ms": 10.0}, "holds times that cannot be: least 22, median 10"),
+    "without an answer": ({"n": 0, "p50_ms": None}, "has no timings"),
+    "out of order": ({"p50_ms": 10.0}, "has impossible timings: least 22, median 10"),
 }  # fmt: skip
 
 

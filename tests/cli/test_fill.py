@@ -13,7 +13,7 @@ import pytest
 import tiny
 from PIL import Image
 
-from edgekit.bench.filling import fill
+from edgekit.bench.inputs import load
 from edgekit.packaging.assemble import assemble
 from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import CacheOptions, open_bundle
@@ -57,15 +57,21 @@ def test_what_is_there_is_not_computed_again(edgekit, bundle, tmp_path):
     assert (found["made"], found["there"]) == (1, 20)
 
 
-def test_what_an_interrupted_run_answered_is_kept(bundle, tmp_path):
-    def interrupted(stage, done, total):
-        if done == 7:
-            raise KeyboardInterrupt
+def test_what_an_interrupted_run_answered_is_kept(edgekit, in_process, bundle, monkeypatch):
+    filled = ("run", bundle, "set", "--fill-cache", "answers.db")
+    given = iter(range(8))
 
-    given = (bundle, [str(tmp_path / "set")], tmp_path / "answers.db")
-    with pytest.raises(KeyboardInterrupt):
-        fill(*given, progress=interrupted)
-    found = fill(*given)
+    def interrupted(file, contract):
+        if next(given) == 7:
+            raise KeyboardInterrupt
+        return load(file, contract)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("edgekit.bench.inputs.load", interrupted)
+        ran = in_process(*filled)
+    assert ran.code == 130
+    assert "the answers so far are kept; run the same command again to continue" in ran.err
+    found = edgekit(*filled, "--json").json
     assert (found["there"], found["made"]) == (7, 13)
 
 
@@ -79,10 +85,12 @@ def test_what_cannot_be_read_is_named_and_costs_the_others_nothing(edgekit, bund
     assert "broken.npy" in ran.err
 
 
-def test_a_set_that_does_not_fit_is_noticed_and_ends_the_run(bundle, tmp_path):
+def test_a_set_that_does_not_fit_is_noticed_and_ends_the_run(edgekit, bundle, tmp_path):
     for number in range(6_000):
         np.save(tmp_path / "set" / f"{number}.npy", np.full((8, 8, 3), number % 256, np.uint8) ^ _noise(number))
-    found = fill(bundle, [str(tmp_path / "set")], tmp_path / "answers.db", max_mb=1.0)
+    ran = edgekit("run", bundle, "set", "--fill-cache", "answers.db", "--disk-cache-mb", "1", "--json")
+    found = ran.json
+    assert ran.code == 1
     assert found["full"]
     assert found["left"] > 0
     assert found["bytes"] <= 1 << 20
@@ -96,9 +104,7 @@ def test_a_set_that_does_not_fit_is_noticed_and_ends_the_run(bundle, tmp_path):
 def test_a_folder_that_does_not_exist_is_refused_and_not_made(edgekit, bundle, tmp_path):
     ran = edgekit("run", bundle, "set", "--fill-cache", "nowhere/answers.db")
     assert ran.code == 1
-    assert (
-        "nowhere/answers.db: cannot be written: there is no such folder. Name another file with --fill-cache" in ran.err
-    )
+    assert "nowhere/answers.db: cannot be written: no such directory. Name another file with --fill-cache" in ran.err
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -161,7 +167,9 @@ def _noise(seed):
     return np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
 
 
-@pytest.mark.parametrize(("file", "word"), [("folder", "cannot be written"), ("other.db", "no file of answers")])
+@pytest.mark.parametrize(
+    ("file", "word"), [("folder", "cannot be written"), ("other.db", "not an edgekit answer cache")]
+)
 def test_a_file_that_cannot_be_used_is_a_clear_error(edgekit, bundle, tmp_path, file, word):
     (tmp_path / "folder").mkdir()
     connection = sqlite3.connect(tmp_path / "other.db")
@@ -173,17 +181,14 @@ def test_a_file_that_cannot_be_used_is_a_clear_error(edgekit, bundle, tmp_path, 
 
 
 def test_an_empty_name_is_a_usage_error_and_not_the_folder_one_is_in(edgekit, bundle):
-    for named in ([bundle, "", "--fill-cache", "answers.db"], [bundle, "set", "--fill-cache", ""]):
+    said = {
+        "is empty": [bundle, "", "--fill-cache", "answers.db"],
+        "an empty name": [bundle, "set", "--fill-cache", ""],
+    }
+    for words, named in said.items():
         ran = edgekit("run", *named)
         assert ran.code == 2
-        assert "an empty name" in ran.err
-
-
-def test_an_empty_folder_is_a_clear_error(edgekit, bundle, tmp_path):
-    (tmp_path / "nothing").mkdir()
-    ran = edgekit("run", bundle, "nothing", "--fill-cache", "answers.db", "--json")
-    assert ran.code == 1
-    assert ran.json["error"]["code"] == "inputs"
+        assert words in ran.err
 
 
 @pytest.mark.parametrize("other", [("--watch", "inbox"), ("--top", "3"), ("--use", "video"), ("--device", "porch")])
@@ -197,10 +202,3 @@ def test_its_size_is_refused_without_it(edgekit, bundle):
     ran = edgekit("run", bundle, "set", "--disk-cache-mb", "2")
     assert ran.code == 2
     assert "--disk-cache-mb goes with --fill-cache." in ran.err
-
-
-def test_the_pinned_artifact_fills_the_file(edgekit, bundle):
-    """The answers belong to the artifact that gave them."""
-    filled = ("run", bundle, "set", "--fill-cache", "answers.db", "--pin", "primary", "--json")
-    assert edgekit(*filled).json["made"] == 20
-    assert edgekit(*filled).json["there"] == 20

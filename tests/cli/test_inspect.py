@@ -80,7 +80,7 @@ def test_of_a_root_where_nothing_answers_it_says_how_something_would(tmp_path):
 def test_of_another_folder_it_says_what_to_pass(tmp_path):
     refused = inspected(tmp_path).exception
     assert isinstance(refused, BundleError)
-    assert (refused.what, refused.where) == ("cannot be read: it is a folder", str(tmp_path))
+    assert (refused.what, refused.where) == ("cannot be read: it is a directory", str(tmp_path))
     assert "an install root" in refused.do
 
 

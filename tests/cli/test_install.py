@@ -12,7 +12,8 @@ import tiny
 from downloads import Script, serving
 from installed import UNSIGNED, Maker, new_key
 
-from edgekit.packaging.assemble import BundleArtifact, BundleTerms, assemble
+from edgekit.packaging.assemble import BundleArtifact, assemble
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import open_bundle
 from edgekit_runtime.install import DownloadLimits, FetchOptions, install
@@ -47,15 +48,15 @@ def test_a_first_install_a_second_and_the_way_back(made, tmp_path):
     assert "UNSIGNED" in first.output
     assert "gives its 2 golden examples" in first.output
     assert "200 answers, p99" in first.output
-    assert "generation 1 answers: tiny version 1" in first.output
+    assert "generation 1 is active: tiny version 1" in first.output
     second = invoked("install", made("2"), "--root", root, "--profile", "x86-64", "--allow-unsigned", "--json")
     told = json.loads(second.stdout)
     assert (told["state"], told["generation"]["number"], told["already"]) == ("committed", 2, False)
     assert told["trial"]["seen"]["answers"] == 200
-    assert "generation 1 answers again" in invoked("rollback", "--root", root).output
+    assert "generation 1 is active again" in invoked("rollback", "--root", root).output
     found = json.loads(invoked("status", "--root", root, "--json").stdout)
     assert (found["state"], found["current"]["number"], found["previous"]["number"]) == ("committed", 1, 2)
-    assert "generation 2 answers" in invoked("rollback", "--to", 2, "--root", root).output
+    assert "generation 2 is active" in invoked("rollback", "--to", 2, "--root", root).output
     assert found["freed"] is None
 
 
@@ -76,7 +77,18 @@ def test_an_install_names_the_artifact_that_answers(tmp_path, monkeypatch):
     done = invoked("install", tmp_path / "two.ekb", "--root", tmp_path / "camera", "--profile", "x86-64",
                    "--allow-unsigned")  # fmt: skip
     assert done.exit_code == 0, done.output
-    assert "generation 1 answers: tiny version 1 (onnx-f32, " in done.output
+    assert "generation 1 is active: tiny version 1 (onnx-f32, " in done.output
+    assert "generation 1: tiny version 1 (onnx-f32, " in invoked("status", tmp_path / "camera").output
+    told = json.loads(invoked("status", tmp_path / "camera", "--json").stdout)
+    assert (told["recipe"], told["previous_recipe"]) == ("onnx-f32", None)
+    for name, shown in (("other", "  active     "), ("third", "  rollback   to ")):
+        write_bundle(tmp_path / f"{name}.ekb", draft, replace(manifest, golden=forged, version=name))
+        assert (
+            invoked("install", tmp_path / f"{name}.ekb", "--root", tmp_path / "camera", "--allow-unsigned").exit_code
+            == 0
+        )
+        line = f"{shown}generation 2: tiny version other (onnx-f32, "
+        assert line in invoked("status", tmp_path / "camera").output
 
 
 def test_status_says_what_was_removed_by_itself_and_what_waits_for_an_application(made, tmp_path):
@@ -154,7 +166,7 @@ def test_a_trial_by_the_application_says_what_is_next(made, tmp_path):
     assert f"edgekit install --commit --root {root}" in done.output
     assert f"edgekit rollback --root {root}" in done.output
     assert "0 of 200 answers, 0 of 60 s" in invoked("status", "--root", root).output
-    assert "generation 1 answers" in invoked("install", "--commit", "--root", root).output
+    assert "generation 1 is active" in invoked("install", "--commit", "--root", root).output
 
 
 def test_a_refusal_is_told_by_status_as_well(made, tmp_path):
@@ -185,6 +197,18 @@ def test_a_board_is_found_where_none_is_named(made, tmp_path):
         assert f"this board is {here}" in str(done.exception)
 
 
+def test_a_machine_that_shows_its_architecture_alone_may_be_a_host_of_it():
+    from edgekit.cli.install import board_of
+
+    assert board_of("x86-64").profiles == ("x86-64", "host-cpu", "host-gpu")
+    assert [board_of(name).profiles for name in ("host-cpu", "raspberry-pi-4", "cortex-a72", "my-own")] == [
+        ("host-cpu",),
+        ("raspberry-pi-4",),
+        ("cortex-a72",),
+        ("my-own",),
+    ]
+
+
 def test_a_root_remembers_what_the_board_is_and_says_where_it_looks_like_another(made, tmp_path, monkeypatch):
     from edgekit.cli import install as module
 
@@ -211,7 +235,7 @@ def test_a_root_remembers_what_the_board_is_and_says_where_it_looks_like_another
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("raspbery-pi-4", "There is no profile 'raspbery-pi-4'. Did you mean raspberry-pi-4"),
+        ("raspbery-pi-4", "Unknown profile 'raspbery-pi-4'. Did you mean raspberry-pi-4"),
         ("rpi4", "Did you mean --profile raspberry-pi-4?"),
     ],
 )
@@ -236,7 +260,7 @@ def test_status_keeps_an_interrupted_download_and_another_install_drops_it(made,
         install(url, root, replace(UNSIGNED, fetching=at_once))
     shown = invoked("status", "--root", root).stdout
     assert f"install    of {url}: fetching" in shown
-    assert "the same install continues it, another one removes it" in shown
+    assert "the same install resumes it, another one removes it" in shown
     assert [path.suffix for path in (root / "incoming").iterdir() if path.suffix == ".part"] == [".part"]
     assert invoked("install", made("2"), "--root", root, "--profile", "x86-64", "--allow-unsigned").exit_code == 0
     found = json.loads(invoked("status", "--root", root, "--json").stdout)
@@ -270,7 +294,7 @@ USAGE = {
     "no bundle": ("install", "--root", "r"),
     "an empty name": ("install", "", "--root", "r"),
     "another kind of trial": ("install", "x.ekb", "--root", "r", "--trial", "later"),
-    "no name of a board": ("install", "x.ekb", "--root", "r", "--profile", ""),
+    "not a name of a board": ("install", "x.ekb", "--root", "r", "--profile", ""),
     "generation 0": ("rollback", "--to", "0", "--root", "r"),
     "a bundle and a commit": ("install", "x.ekb", "--commit", "--root", "r"),
     "a commit of another trial": ("install", "--commit", "--trial", "app", "--root", "r"),

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from edgekit.cli.main import cli
-from edgekit.packaging.assemble import BundleTerms, assemble
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.writer import write_bundle
 
 

@@ -64,7 +64,7 @@ def test_words_narrow_the_list(in_process, words: tuple[str, ...], expected: set
 def test_words_that_nothing_has_say_so(edgekit):
     ran = edgekit("profiles", "list", "toaster")
     assert (ran.code, ran.out) == (1, "")
-    assert "no profile has all of these words" in ran.err
+    assert "no profile matches all of these words" in ran.err
     as_json = edgekit("profiles", "list", "toaster", "--json")
     assert (as_json.code, as_json.json["profiles"]) == (1, [])
 
@@ -85,7 +85,7 @@ def test_a_folder_of_ones_own_is_listed_shown_and_compared(edgekit, tmp_path: Pa
     assert shown.out.startswith("gateway@1.8ghz: Raspberry Pi 4 Model B")
     assert "1.8ghz: 4 cores at 1.8 GHz, set" in shown.out
     same = edgekit("profiles", "diff", "gateway", "raspberry-pi-4", "--profile-path", folder)
-    assert same.out == "gateway and raspberry-pi-4 describe the same\n"
+    assert same.out == "gateway and raspberry-pi-4 are identical\n"
 
 
 def test_a_file_that_is_no_text_is_told_alike_by_the_list_and_by_validate(edgekit, tmp_path: Path):
@@ -162,7 +162,7 @@ def test_an_unknown_board_gets_the_nearest_profile_and_a_file_to_begin_with(edge
 
 def test_a_machine_that_no_profile_stands_for_ends_with_one(edgekit, tmp_path: Path):
     ran = edgekit("profiles", "detect", "--files", captured.lay_out("visionfive-2", tmp_path / "v"))
-    assert (ran.code, ran.out.splitlines()[0]) == (1, "no profile stands for this machine")
+    assert (ran.code, ran.out.splitlines()[0]) == (1, "no profile matches this machine")
     assert edgekit("profiles", "detect", "--files", tmp_path / "nowhere").code == 1
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgekit.cli.demo import _figures
 from edgekit.cli.progress import PlainLines, console_progress
 
 
@@ -41,7 +42,7 @@ def test_work_of_unknown_length_shows_its_rate():
     say("reading", 0, None)
     now[0] = 2.0
     say("reading", 10, None)
-    assert stream.getvalue().splitlines() == ["reading", "reading 10 (5.0/s)"]
+    assert stream.getvalue().splitlines() == ["reading", "reading, 10 so far (5.0/s)"]
 
 
 class Terminal(io.StringIO):
@@ -56,6 +57,15 @@ def test_a_terminal_gets_a_bar_with_a_rate():
         progress("converting", 2, 2)
     assert "converting" in terminal.getvalue()
     assert "2/2" in terminal.getvalue()
+
+
+def test_a_bar_of_unknown_length_shows_no_question_mark():
+    terminal = Terminal()
+    with console_progress(terminal) as progress:
+        progress("converting", 0, None)
+        progress("reading", 8, None)
+    assert "/?" not in terminal.getvalue()
+    assert " 8 " in terminal.getvalue()
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
@@ -112,3 +122,12 @@ def test_nor_does_a_stderr_that_takes_nothing(kind, monkeypatch):
         progress("stage", 1, 1)
         progress.say("a line")
     stderr.close()
+
+
+def test_a_step_of_the_demo_speaks_again_and_again_off_a_terminal(capsys):
+    code, found = _figures(["doctor"], every_s=0.01)
+    assert code in (0, 1)
+    assert found["python"]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) > 1
+    assert set(said) <= {f"    {number * 0.01:.0f} s: starting" for number in range(1, 10_000)}

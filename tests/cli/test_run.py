@@ -135,7 +135,7 @@ def test_a_folder_with_nothing_in_it_costs_the_others_nothing(edgekit, bundle, t
     assert (error["input"], error["error"]["code"]) == ("empty", "inputs")
     told = edgekit("run", bundle, "empty", "red.png")
     assert "red.png" in told.out
-    assert told.err.startswith("error: empty: holds no pictures")
+    assert told.err.startswith("error: empty: contains no pictures")
 
 
 def test_an_array_that_does_not_fit_is_named(edgekit, bundle, tmp_path):
@@ -186,8 +186,8 @@ def test_what_was_answered_before_ctrl_c_is_printed(bundle, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "Name something to answer"),
-        (("red.png", ""), "an empty name"),
+        ((), "Name INPUTS"),
+        (("red.png", ""), "INPUTS is empty"),
         (("red.png", "--device", "porch-1"), "go with --telemetry"),
         (("red.png", "--window-s", "5"), "go with --telemetry"),
     ],
@@ -249,7 +249,8 @@ def test_a_bomb_is_refused_by_what_it_declares(edgekit, bundle, tmp_path):
             member.write(bytes(10_000 * 8 * 8 * 3 * 4))
     ran = edgekit("run", bundle, "bomb.npz")
     assert ran.err.startswith(
-        "error: bomb.npz: holds an array of shape [700000, 8, 8, 3], 537.6 MB, and the model takes"
+        "error: bomb.npz: holds an array of shape [700000, 8, 8, 3], 537.6 MB, and the model takes one item: image "
+        "[8, 8, 3]"
     )
 
 

@@ -60,8 +60,8 @@ def test_an_engine_is_refused_where_nothing_is_loaded(here):
 def test_what_cannot_be_done_in_the_end_is_refused_before_any_check(here):
     bundle = tiny.bundle_for(ENGINE, here)
     for arguments, what in {
-        ("--engine", "nonesuch"): "there is no engine 'nonesuch'",
-        ("-o", "nowhere/x.json"): "cannot be written: there is no such folder",
+        ("--engine", "nonesuch"): "unknown engine 'nonesuch'",
+        ("-o", "nowhere/x.json"): "cannot be written: no such directory",
     }.items():
         done = ran(bundle, *arguments)
         assert (done.stdout, done.exception.what) == ("", what)

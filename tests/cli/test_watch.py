@@ -111,7 +111,7 @@ def test_a_folder_among_the_inputs_stands_for_its_files(edgekit, bundle, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "Name something to answer"),
+        ((), "Name INPUTS"),
         (("red.png", "--use", "voice", "--budget-ms", "3"), "either --use or --budget-ms"),
     ],
 )

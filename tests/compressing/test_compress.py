@@ -6,27 +6,28 @@ import subprocess
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import run_edgekit
+from linear import linear, onnx_artifact
+from recipes import recipe
 
 import edgekit
 from edgekit.cli.compress import compress as compress_command
 from edgekit.compressing.compress_journey import _Chain, _Journey, _scratch
-from edgekit.compressing.compress_request import (
-    CompressReport,
-    CompressRequest,
-    Gain,
-    Limits,
-    MeasuredArtifact,
-    line_of,
-)
-from edgekit.compressing.steps import _logits
+from edgekit.compressing.compress_report import CompressReport, Gain, Limits, MeasuredArtifact, line_of
+from edgekit.compressing.compress_request import CompressRequest
+from edgekit.compressing.measuring import Gauge, _measured
+from edgekit.compressing.steps import _leaving, _logits
 from edgekit.compressing.training_data import moved_contract
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.formats.keras_record import Record, with_record
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.store import NO_STORE
+from edgekit_profiles import Estimate
 from edgekit_runtime.system.errors import EdgekitError
 
 pytestmark = pytest.mark.convert
@@ -71,28 +72,28 @@ def _compress(sets, output, **options):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"steps": ["squeeze"]}, "there is no step 'squeeze'.*Steps: split, distill, prune, sparse, qat"),
+        ({"steps": ["squeeze"]}, "unknown step 'squeeze'.*Steps: split, distill, prune, sparse, qat"),
         ({"steps": []}, "neither steps nor a limit"),
         ({"model": "net.tflite"}, "ends in .tflite cannot be trained.*that it was made from"),
         ({"model": "net.h5"}, "ends in .h5 cannot be trained.*save an .h5 file again"),
         ({"epochs": 0}, "--epochs is 0.*a number above 0"),
         ({"trust_model": True}, "trains no code of a .keras file.*Lambda, by built-in ones"),
-        ({"budget_ms": 5.0}, "a budget needs a board.*--profile"),
+        ({"budget_ms": 5.0}, "--budget-ms needs a board.*--profile"),
         ({"profile": "raspberry-pie"}, "raspberry-pie"),
         ({"steps": ["distill"]}, "needs a teacher or a student.*--teacher MODEL.*--width"),
-        ({"width": 0.5}, "are of the step distill.*--steps distill"),
+        ({"width": 0.5}, "are for the step distill.*--steps distill"),
         ({"steps": [], "max_drop": 0.01, "width": 0.5}, "nothing calls for the step distill.*--budget-ms"),
-        ({"steps": ["distill"], "width": 1.0}, "--width is 1.*share of channels"),
+        ({"steps": ["distill"], "width": 1.0}, "--width is 1.*below 1"),
         ({"steps": ["distill"], "width": 0.0}, "--width is 0"),
-        ({"steps": ["distill"], "width": 0.5, "alpha": 0.0}, "--alpha is 0.*above 0 and at most 1"),
-        ({"steps": ["distill"], "width": 0.5, "temperature": 0.0}, "--temperature is 0.*above 0"),
-        ({"steps": ["sparse"], "sparsity": 0.0}, "--sparsity is 0.*share of weights that become zero"),
-        ({"steps": ["sparse"], "sparsity": 1.0}, "--sparsity is 1.*share of weights that become zero"),
-        ({"steps": ["sparse"], "sparsity": float("nan")}, "--sparsity is nan"),
-        ({"steps": ["sparse"]}, "need each other.*--steps sparse --sparsity"),
+        ({"steps": ["distill"], "width": 0.5, "alpha": 0.0}, "alpha is 0.*above 0 and at most 1"),
+        ({"steps": ["distill"], "width": 0.5, "temperature": 0.0}, "temperature is 0.*above 0"),
+        ({"steps": ["sparse"], "sparsity": 0.0}, "sparsity is 0.*share of weights that become zero"),
+        ({"steps": ["sparse"], "sparsity": 1.0}, "sparsity is 1.*share of weights that become zero"),
+        ({"steps": ["sparse"], "sparsity": float("nan")}, "sparsity is nan"),
+        ({"steps": ["sparse"]}, "need each other.*--steps sparse, and sparsity = 0.5"),
         ({"sparsity": 0.5}, "need each other"),
-        ({"repair_s": float("nan")}, "--repair-budget is nan"),
-        ({"steps": ["prune"]}, "needs a time to reach.*--budget-ms"),
+        ({"repair_s": float("nan")}, "repair_s is nan"),
+        ({"steps": ["prune"]}, "needs a latency budget.*--budget-ms"),
         ({"steps": ["prune"], "budget_ms": -1.0, "profile": "raspberry-pi-4"}, "--budget-ms is -1"),
     ],
 )
@@ -111,20 +112,21 @@ def test_a_damaged_result_is_made_again(sets, tmp_path):
     assert not said
     result.write_bytes(sets.model.read_bytes()[:500])
     assert journey._made() is None
-    assert said == [f"{result} is damaged: it is made again"]
+    assert said == [f"{result} is damaged and is made again"]
     result.write_bytes(with_record(sets.model.read_bytes(), Record(key="a")))
     assert journey._made().key == "a"
 
 
 def test_a_cache_and_none_contradict_each_other(tmp_path):
-    command = ["net.keras", "--train", "a", "--evaluation", "b", "--cache", str(tmp_path), "--no-cache"]
+    (tmp_path / "r.toml").write_text('cache = "c"')
+    command = ["net.keras", "--train", "a", "--evaluation", "b", "--recipe", str(tmp_path / "r.toml"), "--no-cache"]
     found = CliRunner().invoke(compress_command, command)
     assert found.exit_code == 2
-    assert "--cache and --no-cache" in found.output
+    assert "--no-cache contradicts" in found.output
 
 
 def test_the_model_itself_is_never_the_result(sets, tmp_path):
-    with pytest.raises(EdgekitError, match="would replace the model"):
+    with pytest.raises(EdgekitError, match="would overwrite the model"):
         _compress(sets, sets.model.parent)
 
 
@@ -317,6 +319,83 @@ def test_one_artifact_of_a_format_that_the_board_runs_keeps_both_limits():
     assert Limits.of(CompressRequest(Path("n.keras"), "", "", Path("o"))).recipes == ("tflite-int8", "onnx-int8-qdq")
 
 
+def _busy(step, drop, alone_ms, took_ms, macs=1000):
+    return replace(_row(step, "tflite-int8", drop, took_ms, macs), ms=alone_ms, busy=True)
+
+
+def test_a_budget_is_not_held_against_what_a_busy_machine_took():
+    limits = _of(max_drop=0.01, budget_ms=5.0, **BOARD)._limits
+    assert limits.are_kept([_busy("plain INT8", 0.0, 4.0, 400.0)])
+    assert not limits.are_kept([_row("plain INT8", "tflite-int8", 0.0, 400.0)])
+    assert not limits.are_kept([_busy("plain INT8", 0.0, 6.0, 400.0)]), "alone it is too slow, too"
+    assert "about 4 ms alone, up to 400 ms on this machine, which is busy" in line_of(
+        _busy("plain INT8", 0.0, 4.0, 400.0)
+    )
+
+
+def test_a_busy_machine_compares_products_instead_of_times():
+    journey = _of(max_drop=0.01, budget_ms=5.0, **BOARD)
+    before, slower = [_row("plain INT8", "tflite-int8", 0.0, 9.0)], [_busy("prune", 0.0, 9.0, 90.0, macs=400)]
+    assert journey._why_not("prune", before, slower) == ""
+    assert journey._why_not("prune", before, [_busy("prune", 0.0, 2.0, 3.0)]) == "it takes no less time"
+
+
+def test_the_verdict_says_that_the_machine_was_busy():
+    said = "this machine was busy, so its times say little of the budget: try again when it is idle"
+    rows = (_busy("plain INT8", 0.0, 4.0, 400.0),)
+    report = _of(budget_ms=5.0, **BOARD)._report(rows, (), None)
+    assert (report.kept, said in report.verdict) == (True, True)
+    assert "(busy)" in "\n".join(replace(report, rows=(replace(rows[0], here_ms=4.0, here_busy=True),)).table())
+    assert said not in _of(max_drop=0.01)._report(rows, (), None).verdict, "no budget"
+    quiet = _of(budget_ms=5.0, **BOARD)._report((_row("plain INT8", "tflite-int8", 0.0, 4.0),), (), None)
+    assert said not in quiet.verdict
+    step = {"step": "qat", "kept": True, "gain": None}
+    trained = _of(budget_ms=5.0, **BOARD)._report((_busy("qat", 0.0, 4.0, 400.0),), (step,), Path("net.keras"))
+    assert "build it when it is idle" in trained.verdict
+    assert "400" not in trained.verdict
+
+
+HERE = Estimate(3.0, 4.0, 400.0, "measured", notes=("this machine was busy",), busy=True)
+
+
+@dataclass(frozen=True)
+class _Sets:
+    calibration: np.ndarray
+    calibration_digest: str
+
+
+@dataclass(frozen=True)
+class _Subject:
+    sets: _Sets
+
+
+def test_times_of_a_busy_machine_take_out_no_channels(monkeypatch):
+    journey = _of(steps=("prune",), budget_ms=2.0, profile="x86-64")
+    says = r"is busy.*which channels may stay.*Try again when it is idle"
+    bench = SimpleNamespace(
+        request=journey._request, limits=journey._limits, rows=[_busy("plain INT8", 0.0, 4.0, 400.0)]
+    )
+    with pytest.raises(EdgekitError, match=says):
+        _leaving(None, None, bench)
+    maker = SimpleNamespace(subject=None, convert=lambda recipe: None)
+    monkeypatch.setattr(Gauge, "maker_of", lambda *given: maker)
+    monkeypatch.setattr(Gauge, "_estimates", lambda *given: [HERE])
+    subject = _Subject(_Sets(np.arange(3), ""))
+    with pytest.raises(EdgekitError, match=says):
+        Gauge(journey._request, NO_STORE, None).high_ms(subject, Path("narrow.keras"), "tflite-int8")
+
+
+def test_a_row_says_that_its_board_was_busy():
+    fidelity = SimpleNamespace(
+        metric="top1", original=0.9, artifact=0.9, loss=0.0, loss_ci95=(0.0, 0.0), quantized_macs=1.0, is_error=False
+    )
+    artifact = SimpleNamespace(data=onnx_artifact(linear((-1, 3), 3)).data)
+    made = SimpleNamespace(fidelity=fidelity, artifact=artifact, recipe=find_recipe("onnx-int8-qdq"), failed="")
+    row = _measured("plain INT8", made, HERE)
+    assert (row.low_ms, row.ms, row.high_ms, row.busy) == (3.0, 4.0, 400.0, True)
+    assert not _measured("plain INT8", made, replace(HERE, busy=False)).busy
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, EdgekitError("no", do="that"), OSError(28, "full"), None])
 def test_the_copy_of_the_training_set_goes_after_errors_too_and_the_state_stays(tmp_path, error):
     def run():
@@ -344,7 +423,8 @@ def test_a_full_disk_is_one_sentence(opened, tmp_path):
     for name, (x, y) in (("train", opened.train), ("evaluation", opened.evaluation)):
         np.savez(tmp_path / f"{name}.npz", x=x, y=y)
     sets = ("--train", "train.npz", "--evaluation", "evaluation.npz")
-    command = ("compress", str(opened.model), *sets, "--steps", "qat", "--cache", str(opened.cache), "-o", "small")
+    cached = recipe(tmp_path, cache=str(opened.cache))
+    command = ("compress", str(opened.model), *sets, "--steps", "qat", *cached, "-o", "small")
     try:
         ran = run_edgekit(*command, cwd=tmp_path)
     finally:

@@ -9,15 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import run_edgekit
+from recipes import recipe
 
 from edgekit_converters.formats.keras_record import read_record
 from edgekit_runtime import open_bundle
 
 pytestmark = pytest.mark.convert
 ROOT = Path(__file__).resolve().parents[2]
-SETS = ("--evaluation", "evaluation.npz", "--metric", "finder:found", "--profile", "raspberry-pi-4", "--cache", "cache")
-COMMAND = ("compress", "finder.keras", "--train", "train.npz", *SETS, "--max-drop", "3%", "--epochs", "2",
-           "--rate", "2e-4", "-o", "out")  # fmt: skip
+SETS = (
+    "--evaluation",
+    "evaluation.npz",
+    "--metric",
+    "finder:found",
+    "--profile",
+    "raspberry-pi-4",
+)
+COMMAND = ("compress", "finder.keras", "--train", "train.npz", *SETS, "--recipe", "recipe.toml", "--max-drop", "3%",
+           "--epochs", "2", "-o", "out")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +49,7 @@ def folder(tmp_path_factory):
     np.savez(folder / "train.npz", x=images[:2000])
     evaluated = finder.pictures(300, slice(1200, None), 2)
     np.savez(folder / "evaluation.npz", x=evaluated[0], y=evaluated[1])
+    recipe(folder, rate=2e-4)
     return folder
 
 

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import run_edgekit
+from recipes import recipe
 
 import edgekit
 from edgekit_converters.formats.keras_record import read_record
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.convert
 BUDGET_MS = 0.75
 COMMAND = (
     "compress", "net.keras", "--train", "train.npz", "--evaluation", "evaluation.npz", "--budget-ms", str(BUDGET_MS),
-    "--profile", "raspberry-pi-4", "--epochs", "8", "--batch", "32", "--cache", "cache", "-o", "out",
+    "--profile", "raspberry-pi-4", "--epochs", "8", "--recipe", "recipe.toml", "-o", "out",
 )  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def folder(tmp_path_factory):
     _network((48, 160), x[:1200], y[:1200]).save(folder / "net.keras")
     np.savez(folder / "train.npz", x=x[:1200], y=y[:1200])
     np.savez(folder / "evaluation.npz", x=x[1200:], y=y[1200:])
+    recipe(folder, batch=32)
     return folder
 
 
@@ -158,15 +160,18 @@ def test_a_student_learns_from_a_teacher_in_another_format(distilled, folder):
 
 SPARSE = (
     "compress", "net.keras", "--train", "train.npz", "--evaluation", "evaluation.npz", "--steps", "sparse,qat",
-    "--sparsity", "0.8", "--epochs", "4", "--batch", "32", "--max-drop", "10%", "--cache", "cache",
+    "--epochs", "4", "--max-drop", "10%",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def sparse(folder):
-    first = run_edgekit(*SPARSE, "-o", "sparse0", "--json", cwd=folder)
-    beside = ("--seed", "1", "--beside", "sparse0")
-    return first, run_edgekit(*SPARSE, *beside, "-o", "sparse1", "--json", cwd=folder)
+    first = recipe(folder, "seed0.toml", batch=32, sparsity=0.8)
+    second = recipe(folder, "seed1.toml", batch=32, sparsity=0.8, seed=1, beside=["sparse0"])
+    return tuple(
+        run_edgekit(*SPARSE, *each, "-o", output, "--json", cwd=folder)
+        for each, output in ((first, "sparse0"), (second, "sparse1"))
+    )
 
 
 def test_zeros_make_the_compressed_artifact_small_and_change_no_time_in_8_bits(sparse):
@@ -208,7 +213,9 @@ def test_the_page_of_a_second_seed_shows_both(sparse, folder):
 
 
 def test_a_folder_without_a_result_is_refused_before_anything_is_trained(folder):
-    ran = run_edgekit(*SPARSE, "--beside", "nowhere", "-o", "sparse2", cwd=folder)
+    nowhere = recipe(folder, "nowhere.toml", sparsity=0.8, beside=["nowhere"])
+    ran = run_edgekit(*SPARSE, *nowhere, "-o", "sparse2", cwd=folder)
     assert ran.code == 1
-    assert "--beside" in ran.err
+    assert "nowhere" in ran.err
+    assert "beside" in ran.err
     assert not (folder / "sparse2").exists()

@@ -8,8 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit.compressing.compress_request import CompressReport, CompressRequest, MeasuredArtifact
-from edgekit.compressing.result import known_rows, read_beside, report_file, write_report
+from edgekit.compressing.compress_report import (
+    CompressReport,
+    MeasuredArtifact,
+    known_rows,
+    read_beside,
+    report_file,
+    write_report,
+)
+from edgekit.compressing.compress_request import CompressRequest
 from edgekit_converters.recipe.conversion_errors import CompressError
 
 ROWS = (
@@ -52,7 +59,7 @@ def test_what_is_none_is_one_error(other, name):
     file.write_text(json.dumps(json.loads(file.read_text()) | WRONG[name]))
     if "rows" in WRONG[name]:
         assert known_rows(request, "k") == ()
-    with pytest.raises(CompressError, match="no result of edgekit compress that can be read"):
+    with pytest.raises(CompressError, match="no readable result of edgekit compress"):
         read_beside(asked)
 
 

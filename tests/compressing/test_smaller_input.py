@@ -1,10 +1,11 @@
-"""`--input` and `--features`: a student of smaller pictures that learns the teacher's last map; then a build."""
+"""`input_size` and `features`: a student of smaller pictures that learns the teacher's last map; then a build."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from conftest import run_edgekit
+from recipes import recipe
 
 import edgekit
 from edgekit_runtime import open_bundle
@@ -13,7 +14,7 @@ from edgekit_runtime.system.errors import EdgekitError
 pytestmark = pytest.mark.convert
 COMMAND = (
     "compress", "net.keras", "--train", "train.npz", "--evaluation", "evaluation.npz", "--steps", "distill", "--epochs",
-    "20", "--rate", "1e-2", "--batch", "32", "--profile", "raspberry-pi-4", "--max-drop", "10%", "--cache", "cache",
+    "20", "--profile", "raspberry-pi-4", "--max-drop", "10%", "--recipe", "recipe.toml",
 )  # fmt: skip
 
 
@@ -50,12 +51,13 @@ def folder(tmp_path_factory):
     (folder / "names.txt").write_text("".join(f"digit {kind}\n" for kind in range(10)))
     np.savez(folder / "train.npz", x=x[:1200], y=y[:1200])
     np.savez(folder / "evaluation.npz", x=x[1200:], y=y[1200:])
+    recipe(folder, rate=1e-2, batch=32, input_size=[16, 16], features="map")
     return folder
 
 
 @pytest.fixture(scope="module")
 def made(folder):
-    return run_edgekit(*COMMAND, "--input", "16", "--features", "map", "-o", "out", "--json", cwd=folder)
+    return run_edgekit(*COMMAND, "-o", "out", "--json", cwd=folder)
 
 
 def test_a_student_of_half_the_side_has_a_quarter_of_the_products(made):
@@ -87,7 +89,7 @@ def test_an_ordinary_build_takes_pictures_of_any_size_for_it(made, folder):
 
 
 def test_the_same_command_again_makes_nothing_and_leaves_nothing_behind(made, folder):
-    again = run_edgekit(*COMMAND, "--input", "16", "--features", "map", "-o", "out", "--json", cwd=folder)
+    again = run_edgekit(*COMMAND, "-o", "out", "--json", cwd=folder)
     assert "nothing to do" in again.err
     assert {path.name for path in (folder / "out").iterdir()} == {
         "net.keras", "net.contract.toml", "net-compress.json", "net-compress.html"
@@ -98,10 +100,10 @@ def test_the_same_command_again_makes_nothing_and_leaves_nothing_behind(made, fo
     ("options", "says"),
     [
         ({"input_size": (32, 32)}, "pictures have 32x32 pixels already"),
-        ({"input_size": (0, 16)}, "--input is 0"),
+        ({"input_size": (0, 16)}, r"input_size is \[0, 16\]"),
         ({"width": 0.5, "features": "nowhere"}, "there is no layer 'nowhere'"),
-        ({"steps": ["qat"], "input_size": (16, 16)}, "are of the step distill"),
-        ({"steps": ["qat"], "features": "map"}, "--features is of the step distill"),
+        ({"steps": ["qat"], "input_size": (16, 16)}, "are for the step distill"),
+        ({"steps": ["qat"], "features": "map"}, "features is for the step distill"),
     ],
 )
 def test_a_size_or_a_layer_that_cannot_be_is_refused(folder, tmp_path, options, says):
@@ -118,7 +120,7 @@ def test_a_size_or_a_layer_that_cannot_be_is_refused(folder, tmp_path, options, 
     ("last", "contract", "says"),
     [
         (lambda layers: layers.Flatten(), True, "fits its own size alone"),
-        (lambda layers: layers.GlobalAveragePooling2D(), False, "needs a model that takes one picture"),
+        (lambda layers: layers.GlobalAveragePooling2D(), False, "needs a model with one picture input"),
     ],
 )
 def test_a_network_that_needs_its_size_or_takes_no_picture_is_refused(folder, tmp_path, last, contract, says):
@@ -136,9 +138,3 @@ def test_a_network_that_needs_its_size_or_takes_no_picture_is_refused(folder, tm
             cache=folder / "cache", say=lambda line: None,
         )  # fmt: skip
     assert not (tmp_path / "out").exists()
-
-
-def test_a_side_is_a_number_or_two(folder):
-    ran = run_edgekit(*COMMAND, "--input", "small", cwd=folder)
-    assert ran.code == 2
-    assert "120x160" in ran.err

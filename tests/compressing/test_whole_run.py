@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import run_edgekit
+from recipes import recipe
 
 from benchmarks.compress.qat import network
 from edgekit_converters.formats.keras_record import read_record
@@ -19,7 +20,7 @@ from edgekit_runtime import open_bundle
 pytestmark = pytest.mark.convert
 COMMAND = (
     "compress", "net.keras", "--train", "train.npz", "--evaluation", "evaluation.npz", "--max-drop", "1%",
-    "--profile", "raspberry-pi-4", "--epochs", "9", "--batch", "32", "--cache", "cache", "-o",
+    "--profile", "raspberry-pi-4", "--epochs", "9", "--recipe", "recipe.toml", "-o",
 )  # fmt: skip
 
 
@@ -35,6 +36,7 @@ def folder(tmp_path_factory):
     np.savez(folder / "train.npz", x=x[:1200], y=y[:1200])
     np.savez(folder / "evaluation.npz", x=x[1200:], y=y[1200:])
     np.savez(folder / "calibration.npz", x=x[:300])
+    recipe(folder, batch=32)
     return folder
 
 

@@ -8,14 +8,14 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from redis_server import RedisServer
 
 from edgekit_runtime.cache.disk import DiskCache
-from edgekit_runtime.cache.kept import KeptForm
 from edgekit_runtime.cache.memory_tier import MISS, MemoryCache, Moment, entry_bytes
+from edgekit_runtime.cache.stored_answers import KeptForm
 
 BOUND = 1 << 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
 from dataclasses import replace
@@ -10,10 +11,12 @@ from threading import Thread
 import pytest
 from fleet.boards import EPOCH, NOW, arrival, birth, histogram
 
+from edgekit.fleet.rollouts.rollout_tables import RolloutTables
+from edgekit.fleet.store import migrations
 from edgekit.fleet.store.databases import PostgresStore, SqliteStore
 from edgekit.fleet.store.fleet_errors import StoreError
-from edgekit.fleet.store.schema import Bound
-from edgekit.fleet.store.store import SORTS, Arrival, Event, Mark, Query, Totals
+from edgekit.fleet.store.records import SORTS, Arrival, Event, Mark, Query, Totals
+from edgekit.fleet.store.schema import VERSION, Bound
 from edgekit_runtime.telemetry.window import MOST_SEQ
 
 QUARTER = 900_000
@@ -200,7 +203,7 @@ def test_a_broken_connection_is_made_anew_and_nothing_is_counted_twice(postgres)
     store.commit([arrival(1)], [])
     postgres.stop()
     for use in (lambda: store.commit([arrival(2)], []), store.totals):
-        with pytest.raises(StoreError, match="cannot be used") as caught:
+        with pytest.raises(StoreError, match="the store failed") as caught:
             use()
         assert "secret" not in str(caught.value)
     postgres.again()
@@ -244,6 +247,62 @@ def test_tables_of_another_release_are_refused(tmp_path, postgres):
         PostgresStore.open(url)
 
 
+def as_version_3(store):
+    """What a store of an earlier release is."""
+    with store.writing():
+        for table, column in (("rollout", "evidence"), ("rollup", "dropped"), ("device", "dropped")):
+            store.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        store.set_version(3)
+
+
+def test_a_store_of_an_earlier_release_is_migrated_and_a_copy_kept(open_store, store_url, tmp_path):
+    before = open_store()
+    before.commit([arrival(1), arrival(2)], [birth()])
+    RolloutTables(before)
+    as_version_3(before)
+    store = open_store()
+    assert (store.version(), store.totals().windows, len(store.device_history("porch-1", 0))) == (VERSION, 2, 1)
+    assert RolloutTables(store).all() == []
+    assert marks(store, arrival(3)) == {EPOCH: 3}
+    open_store()
+    if store_url.startswith("postgresql"):
+        ((schema,),) = store.select("SELECT current_schema()")
+        assert store.select(f'SELECT count(*) FROM "{schema}_v3".win') == [(2,)]
+        return
+    copy = tmp_path / "fleet.db.v3"
+    assert copy.stat().st_mode & 0o777 == 0o600
+    with contextlib.closing(sqlite3.connect(copy)) as kept:
+        assert kept.execute("SELECT count(*) FROM win").fetchone() == (2,)
+        assert kept.execute("PRAGMA user_version").fetchone() == (3,)
+
+
+def test_a_migration_that_fails_changes_nothing(open_store, monkeypatch):
+    before = open_store()
+    RolloutTables(before)
+    as_version_3(before)
+
+    def fail(store):
+        store.define("ALTER TABLE rollout ADD COLUMN other {text}", "ALTER TABLE no_such ADD COLUMN x {text}")
+
+    with monkeypatch.context() as patch:
+        patch.setitem(migrations.STEPS, 3, fail)
+        with pytest.raises(StoreError, match="no_such"):
+            open_store()
+    assert (before.version(), "other" in before.columns("rollout")) == (3, False)
+    assert open_store().version() == VERSION
+
+
+def test_other_users_cannot_read_the_file(tmp_path):
+    SqliteStore.open(tmp_path / "fleet.db").close()
+    assert (tmp_path / "fleet.db").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "fleet.db").chmod(0o640)
+    store = SqliteStore.open(tmp_path / "fleet.db")
+    store.commit([arrival(1)], [])
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    store.close()
+    assert set(modes.values()) == {0o640}, "an administrator's choice is kept, also for the logs"
+
+
 @pytest.mark.parametrize("what", ["a folder that is not there", "a folder", "no database"])
 def test_a_store_that_cannot_be_opened_is_one_sentence(tmp_path, what):
     (tmp_path / "text").write_text("hello " * 1000)
@@ -252,7 +311,7 @@ def test_a_store_that_cannot_be_opened_is_one_sentence(tmp_path, what):
         "a folder": tmp_path,
         "no database": tmp_path / "text",
     }
-    with pytest.raises(StoreError, match="cannot be used"):
+    with pytest.raises(StoreError, match="the store failed"):
         SqliteStore.open(path[what])
 
 
@@ -286,7 +345,7 @@ def test_a_board_that_cannot_be_stored_is_refused_and_all_others_are_kept(store)
     )
     assert {(mark.device, mark.hwm) for mark in marked} == {("porch-1", 4), *((f"gate-{n}", 1) for n in range(20))}
     assert store.device("porch-1").refused == 1
-    assert "sent a window that was refused: unstorable" in [event.text for event in store.events("porch-1", 9)]
+    assert "sent a refused window: unstorable" in [event.text for event in store.events("porch-1", 9)]
     assert sum(mark.windows for mark in marked) == 22
     totals = store.totals()
     assert totals == Totals(22, 22, 24, 0, 1, totals.changed, 0, totals.newest_ms)
@@ -553,6 +612,23 @@ def test_a_board_is_forgotten_with_all_that_is_known_of_it(store):
     assert store.device("porch-1").n == 2
 
 
+def test_a_retained_birth_brings_no_forgotten_board_back_and_a_live_message_does(store):
+    store.commit([arrival(1)], [birth(), birth("gate-1")])
+    for name in ("porch-1", "gate-1"):
+        store.forget(name, NOW)
+    assert store.to_clear() == ["gate-1", "porch-1"] or store.to_clear() == ["porch-1", "gate-1"]
+    store.mark_cleared(["porch-1"])
+    assert store.to_clear() == ["gate-1"]
+    store.commit([], [birth(retained=True), birth("gate-1", retained=True), birth("new-1", retained=True)])
+    assert [row.id for row in store.fleet()] == ["new-1"]
+    store.commit([arrival(2)], [birth(retained=True), birth("gate-1")])
+    assert [row.id for row in store.fleet()] == ["gate-1", "new-1", "porch-1"]
+    assert store.select("SELECT * FROM forgotten") == []
+    store.forget("new-1", NOW)
+    store.prune(NOW + 401 * 24 * 3_600_000)
+    assert store.select("SELECT * FROM forgotten") == []
+
+
 def test_a_mark_says_whether_the_birth_of_that_boot_is_known(store):
     assert store.commit([arrival(1)], []) == [Mark("porch-1", EPOCH, 1, known=False)]
     assert store.commit([arrival(2)], [birth()]) == [Mark("porch-1", EPOCH, 2, known=True)]
@@ -564,16 +640,16 @@ def test_what_boards_count_is_rolled_up(store):
     more = {
         "stages": {"infer": histogram([8.0, 9.0]), "queue": histogram([0.1])}, "refused_by_budget": 2, "errors": 5,
         "error_codes": {"busy": 3, "fault": 2}, "clipped": 10, "values": 1000, "psi": 0.3, "compared": 4,
-        "differed": 1, "site": "north", "group": "gates",
+        "differed": 1, "site": "north", "group": "gates", "dropped": 30,
     }  # fmt: skip
     store.commit([replace(one, window=replace(one.window, **more))], [])
     store.commit([replace(arrival(2), window=replace(one.window, **(more | {"psi": 0.1})))], [])
     row = store.device("porch-1")
     assert (row.blocked, row.clipped, row.values, row.psi) == (4, 20, 2000, 0.3)
-    assert (row.compared, row.differed, row.site, row.group) == (8, 2, "north", "gates")
+    assert (row.compared, row.differed, row.site, row.group, row.dropped) == (8, 2, "north", "gates", 60)
     for rollup in (*store.device_history("porch-1", 0), *store.history("digits", None, None, 0, "5m")):
         assert (rollup.blocked, rollup.clipped, rollup.values, rollup.psi) == (4, 20, 2000, 0.3)
-        assert rollup.error_codes == {"busy": 6, "fault": 4}
+        assert (rollup.error_codes, rollup.dropped) == ({"busy": 6, "fault": 4}, 60)
         assert {stage: h.count for stage, h in rollup.stages.items()} == {"infer": 4, "queue": 2}
     assert store.counts()[0].states["drifting"] == 1
 

@@ -52,7 +52,7 @@ def test_a_board_without_a_runtime_refuses_everything_with_its_python_as_the_rea
     choice = choose("jetson-nano", candidates, ChoiceLimits(), installable(load("jetson-nano")))
     assert choice.chosen is None
     assert codes(choice) == {"tflite-int8": "runtime-unavailable", "onnx-f32": "runtime-unavailable"}
-    assert all("Python 3.6 is served by no current wheel" in refusal.reason for refusal in choice.refused)
+    assert all("Python 3.6 is supported by no current wheel" in refusal.reason for refusal in choice.refused)
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -334,7 +334,7 @@ def test_of_equals_the_smaller_is_chosen():
 @pytest.mark.parametrize("recipe", ["tflite-int8", "tflite-f32"])
 def test_what_has_no_estimate_says_why_and_an_estimate_says_itself_that_it_is_one(recipe):
     (note,) = choose("b", [candidate(recipe, None, why_no_estimate="no such board")], ChoiceLimits(), BOTH).notes
-    assert note == f"{recipe} was not measured on the board: no such board"
+    assert note == f"{recipe} has no latency estimate: no such board"
     for found in (estimated(1, 2, 3), measured_estimate(2, 3)):
         assert not choose("b", [candidate(recipe, found)], ChoiceLimits(), BOTH).notes
 
@@ -354,7 +354,7 @@ def test_what_needs_more_memory_than_the_board_leaves_is_refused(memory, ram, fi
     assert (choice.chosen is item) is fits
     if not fits:
         assert codes(choice) == {"tflite-int8": "memory"}
-        assert "of the 1024 MiB of b 512 are left" in reason(choice, "tflite-int8")
+        assert "of b's 1024 MiB it may take 512" in reason(choice, "tflite-int8")
 
 
 def test_the_runner_up_of_another_engine_is_kept_as_an_alternate():

@@ -75,7 +75,8 @@ def test_a_picture_without_pillow_names_the_extra(board, tmp_path):
         f"open_bundle({str(bundle)!r}) as model:\n    try: model.predict(b'a png')\n    except MissingExtraError as "
         "error: print(error)\n"
     )
-    assert "pip install 'edgekit-deploy[image]'" in run([board, "-c", script], cwd=tmp_path).stdout
+    said = run([board, "-c", script], cwd=tmp_path).stdout.strip()
+    assert re.search(r"pip install .*edgekit_deploy-.*\.whl\[image\]'$", said)
 
 
 @pytest.mark.network
@@ -83,7 +84,7 @@ def test_the_commands_of_a_board_work_on_the_base_install(board, tmp_path):
     bundle = tiny.bundle(tmp_path)
     edgekit = board.with_name("edgekit")
     assert "tiny version 1" in run([edgekit, "inspect", bundle], cwd=tmp_path).stdout
-    assert "nothing is wrong here" in run([edgekit, "doctor"], cwd=tmp_path).stdout
+    assert "no problems found" in run([edgekit, "doctor"], cwd=tmp_path).stdout
     assert json.loads(run([edgekit, "bench", bundle, "-n", "20", "--json"], cwd=tmp_path).stdout)["n"] == 20
     assert " user land" in run([edgekit, "profiles", "detect"], cwd=tmp_path).stdout
 
@@ -97,7 +98,7 @@ def test_what_the_base_install_cannot_do_names_the_extra(board, tmp_path, comman
         [board.with_name("edgekit"), command, *arguments], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert re.search(r"pip install 'edgekit-deploy\[(convert|demo)\]'", done.stderr), done.stderr
+    assert re.search(r"pip install .*edgekit_deploy-.*\.whl\[(convert|demo)\]' \[missing-extra\]$", done.stderr.strip())
     assert "Traceback" not in done.stderr
 
 

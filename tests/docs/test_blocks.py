@@ -1,13 +1,14 @@
 """What README and docs say is done here, block by block, in a folder that holds the demo's files.
 
 - ```python is executed; each block stands alone. After `<!-- memory.ekb is a small network with a state -->` that file
-  is there, after `<!-- camera.ekb is an encrypted bundle, camera.secret its key -->` both of them.
+  is there, after `<!-- clip.mp4 is a clip -->` that one, after `<!-- camera.ekb is an encrypted bundle, camera.secret
+  its key -->` both of them.
 - ```sh: `edgekit` and `openssl` commands are run and must exit 0; `make` must name a target, `pip install` an extra.
   After `<!-- not run: why -->` an `edgekit` command is only parsed, as a block of Python is.
 - ```console: each `$ ` command is run, and what it prints must be what is shown; `...` stands for anything.
   After `<!-- in the finder's folder -->` that is where docs/examples/finder.py has left its network.
-- ```toml must be accepted by the reader of contract files, or of profiles where it has a [core], or of alerts'
-  rules where it has webhooks.
+- ```toml must be accepted by the reader of contract files, or of profiles where it has a [core], of alerts'
+  rules where it has webhooks, or of recipes where it has a rate.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import clips
 import memory
 import pytest
 import tiny
@@ -37,9 +39,10 @@ LANGUAGES = {"python", "sh", "console", "toml", "json", "text"}
 RUN = {"edgekit", "openssl", "echo", "head", "mkdir"}
 STATEFUL = "memory.ekb is a small network with a state"
 ENCRYPTED = "camera.ekb is an encrypted bundle, camera.secret its key"
+CLIP = "clip.mp4 is a clip"
 NOT_RUN = {
     "git", "cd", "cp", "sudo", "python", "python3", "uv", ".venv/bin/python", "tritonserver", "mosquitto", "curl",
-    "podman",
+    "podman", "source",
 }  # fmt: skip
 """Installing, and what runs elsewhere."""
 
@@ -147,6 +150,8 @@ def test_python_block_runs_by_itself(block: Block, request: pytest.FixtureReques
         (folder / "camera.secret").chmod(0o600)
         secret = load_secret(str(folder / "camera.secret"))
         tiny.bundle(folder, "onnx-f32", secret=secret).rename(folder / "camera.ekb")
+    if block.remark == CLIP:
+        clips.write(folder / "clip.mp4", [clips.plain(48, 64, shade, shade, shade) for shade in range(5)])
     code = compile("\n" * block.line + block.text, str(block.page), "exec")
     exec(code, {"__name__": "__main__"})  # noqa: S102 - our own pages
 
@@ -228,7 +233,8 @@ class Model:
 
 @written_in("toml")
 def test_toml_block_is_accepted_by_its_reader(block: Block, tmp_path: Path):
-    from edgekit.fleet.alerts.alerts import read_rules
+    from edgekit.compressing.compress_request import read_recipe
+    from edgekit.fleet.alerts.rules_file import read_rules
     from edgekit_converters.data.describe_contract import describe
     from edgekit_profiles import parse
 
@@ -239,6 +245,10 @@ def test_toml_block_is_accepted_by_its_reader(block: Block, tmp_path: Path):
     if "webhooks" in document:
         (tmp_path / "alerts.toml").write_text(block.text, encoding="utf-8")
         read_rules(tmp_path / "alerts.toml")
+        return
+    if "rate" in document:
+        (tmp_path / "net.toml").write_text(block.text, encoding="utf-8")
+        assert read_recipe(tmp_path / "net.toml").keys() == document.keys()
         return
     file = tmp_path / "model.contract.toml"
     file.write_text(block.text, encoding="utf-8")

@@ -55,14 +55,15 @@ def test_nobody_is_told_to_install_another_authors_package(page: Path):
     assert not re.search(r"pip install\s+(-\S+\s+)*['\"]?edgekit(?!-deploy)\b", prose(page))
 
 
-def test_the_readme_lists_every_command():
+def test_the_page_of_commands_lists_every_command():
     from edgekit.cli.main import COMMANDS
 
-    assert set(re.findall(r"^\| `edgekit ([a-z]+)", prose(ROOT / "README.md"), re.MULTILINE)) == set(COMMANDS)
+    page = prose(DOCS / "reference" / "commands.md")
+    assert set(re.findall(r"^\| `edgekit ([a-z]+)", page, re.MULTILINE)) == set(COMMANDS)
 
 
 def test_the_readme_stays_short():
-    assert len(prose(ROOT / "README.md").splitlines()) <= 174
+    assert len(prose(ROOT / "README.md").split()) <= 500
 
 
 def test_the_page_of_figures_stays_short():

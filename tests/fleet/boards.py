@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from edgekit.fleet.store.store import Arrival, Change, parse_state
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit.fleet.store.records import Arrival, Change, parse_state
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 
 EPOCH = "00112233445566aa"
@@ -21,7 +21,8 @@ def histogram(values):
 
 
 def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=None, version="1", clock=True, temp=50.0,
-         model="digits", profile="raspberry-pi-4", errors=0, **more):  # fmt: skip
+         model="digits", profile="raspberry-pi-4", errors=0,
+         error_codes=None, psi=None, **more):  # fmt: skip
     latency = {"device": histogram(ms)}
     if cached:
         latency["cache"] = histogram([0.02] * cached)
@@ -29,7 +30,11 @@ def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=No
         latency["host"] = histogram([15.0] * host)
     about = About(device, model, version, "9f3c01ab77de", profile, 30.0)
     over = sum(value > 30.0 for value in ms) if over is None else over
-    return encode(Report(about, 1, at - 60_000, 60_000, clock, errors, over, latency, System(temp=temp), **more))
+    counted = CountedWindow(latency, error_codes or {}, over, **more)
+    made = json.loads(encode(Report(about, 1, at - 60_000, 60_000, clock, counted, System(temp=temp), psi)))
+    if errors != sum((error_codes or {}).values()):
+        made["err"] = errors  # also those that no code names
+    return json.dumps(made, separators=(",", ":")).encode()
 
 
 def payload(seq, device="porch-1", *, epoch=EPOCH, floor=1, dropped=0, **of_body):

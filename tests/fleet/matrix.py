@@ -22,10 +22,10 @@ from typing import Any
 
 from fleet.boards import body
 from fleet.proof import Ledger, read_ledger
+from fleet.reporting import SimulatedBoards
 from listener import Listener
 from mosquitto import Mosquitto
 
-from edgekit.fleet.simulated import SimulatedBoards
 from edgekit.fleet.store.databases import SqliteStore
 from edgekit_runtime.telemetry.window import Seal, sealed_payload
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fleet.reporting import SimulatedBoards
 from mosquitto import Mosquitto
 
 from edgekit.fleet.ingest import Ingest, Pace
-from edgekit.fleet.simulated import SimulatedBoards
 from edgekit.fleet.store.databases import SqliteStore
-from edgekit.fleet.store.store import Arrival, Change, Mark
+from edgekit.fleet.store.records import Arrival, Change, Mark
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.spool import Spool
 

@@ -9,8 +9,8 @@ import pytest
 from fleet.asgi import Client
 from fleet.boards import birth
 
+from edgekit.fleet.alerts.alert_rules import AlertFinding
 from edgekit.fleet.alerts.alert_tables import AlertTables
-from edgekit.fleet.alerts.alerts import AlertFinding
 from edgekit.fleet.pages.access import Access
 from edgekit.fleet.pages.app import Facts, make_app
 from edgekit.fleet.store.databases import SqliteStore
@@ -41,7 +41,7 @@ def token(client, **headers):
 
 def test_what_lasts_stands_on_the_front_page_and_on_its_own(tables):
     client = asked(tables)
-    assert "Nothing is wrong" in client.get("/alerts").text
+    assert "No active alerts" in client.get("/alerts").text
     assert '<ul class="alerts" id="alerts" aria-label="Alerts" hidden></ul>' in client.get("/").text
     tables.take([SLOW, GONE], [], NOW)
     for path in ("/", "/?by=model", "/alerts"):
@@ -50,7 +50,7 @@ def test_what_lasts_stands_on_the_front_page_and_on_its_own(tables):
         assert "b-01 is offline" in page
     tables.take([SLOW], [], NOW + 1)
     page = client.get("/alerts").text
-    assert "b-01 is offline" in page[page.index("<h2>Over</h2>") :]
+    assert "b-01 is offline" in page[page.index("<h2>Cleared</h2>") :]
     found = client.get("/api/v1/alerts").json()["alerts"]
     assert [(one["kind"], one["cleared_ms"] > 0) for one in found] == [("offline", True), ("p99", False)]
     assert "inference grew" in client.get("/api/v1/alerts.csv").text
@@ -78,7 +78,7 @@ def test_an_acknowledgement_bears_the_viewers_name(tables):
     assert client.post(path, {"csrf": token(client, **ada)}, **ada, **HERE).status_code == 303
     assert tables.list()[0].taken_by == "ada"
     page = client.get("/alerts", **ada).text
-    assert "ada has it" in page
+    assert "acknowledged by ada" in page
     assert "Acknowledge" not in page
     assert client.post("/alerts/99/acknowledge", {"csrf": token(client, **ada)}, **ada, **HERE).status_code == 404
 
@@ -92,6 +92,6 @@ def test_a_silence_is_for_one_alert_or_a_kind_and_ends(tables):
         assert client.post("/alerts/silence", form, **HERE).status_code == status
     assert [what for what, _ in tables.silences(NOW)] == ["p99", SLOW.key]
     assert tables.silences(NOW + 9 * 3_600_000) == []
-    assert "Quiet: p99 until" in client.get("/alerts").text
+    assert "Silenced: p99 until" in client.get("/alerts").text
     tables.take([], ["https://x/"], NOW + 1)
     assert tables.due(NOW + 2) == []

@@ -5,19 +5,31 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import math
 import random
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from fleet.boards import NOW, arrival, birth, histogram
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edgekit.fleet.alerting import Alerting, replay
+from edgekit.fleet.alert_runner import Alerting, replay
+from edgekit.fleet.alerts.alert_rules import (
+    AlertFinding,
+    Snapshot,
+    Trouble,
+    chance,
+    evaluate,
+    interval,
+    silent,
+)
 from edgekit.fleet.alerts.alert_tables import AlertTables
-from edgekit.fleet.alerts.alerts import AlertFinding, Rules, Snapshot, Trouble, evaluate, read_rules, silent
+from edgekit.fleet.alerts.rules_file import Rules, read_rules
 from edgekit.fleet.store.fleet_errors import FleetError
-from edgekit.fleet.store.store import BoardLatency, Rollup
+from edgekit.fleet.store.records import BoardLatency, Rollup
 
 FIVE = 300_000
 AT = NOW - NOW % FIVE
@@ -68,6 +80,17 @@ def test_within_one_version_it_names_the_time_and_the_queue():
     (one,) = evaluate(Rules(), seen(*rows))
     assert one.facts["stage"] == "queue"
     assert "UTC, within version 7" in one.text
+
+
+@given(st.data())
+def test_the_chance_of_a_count_is_never_below_the_exact_one(data):
+    of = data.draw(st.integers(1, 300))
+    bad, share = data.draw(st.integers(0, of)), data.draw(st.floats(1e-6, 0.999))
+    exact = sum(math.comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(bad, of + 1))
+    found = chance(bad, of, share)
+    assert exact * (1 - 1e-9) <= found <= 1
+    assert found <= 1.2 * exact or not 1e-300 < exact < 0.02
+    assert chance(0, of, share) == 1
 
 
 def boards(*figures):
@@ -138,12 +161,12 @@ def test_a_build_that_falls_silent_has_not_recovered(store):
     for at in (AT + 1000, AT + 2 * FIVE, AT + 3 * FIVE + 1000, AT + 3 * FIVE + 2000):
         alerting.step(at)
     assert [one["event"] for one in told] == ["opened", "cleared"]
-    assert told[1]["text"].endswith("; no answers come any more, so nothing says that it recovered")
+    assert told[1]["text"].endswith("; no more answers arrive, so recovery is unknown")
     assert told[1]["facts"]["no_data"] is True
     assert alerting.tables.list(active=False)[0].text == told[1]["text"]
     replayed = [finding.text for _, event, finding in replay(store, rules, AT - 6 * FIVE, AT + 4 * FIVE)
                 if event == "cleared"]  # fmt: skip
-    assert [text.endswith("nothing says that it recovered") for text in replayed] == [True]
+    assert [text.endswith("so recovery is unknown") for text in replayed] == [True]
     for begin, seq, ms in ((4, 11, 70.0), (6, 21, 10.0)):
         at, end = AT + begin * FIVE, AT + (begin + 2) * FIVE
         store.commit([arrival(seq + n, at=at + n * 60_000 + 30_000, received=end, ms=[ms] * 60) for n in range(10)], [])
@@ -208,12 +231,121 @@ def test_a_board_that_fails_alone_is_named_and_a_build_that_fails_is_one_alert(s
     alerting.step(AT + 2000)
     (one,) = alerting.tables.list()
     assert one.key == "refusals:digits:1:raspberry-pi-4"
-    assert one.text == "digits 1 on raspberry-pi-4: 50.8% of 1,200 requests were refused by their budget"
+    said = "digits 1 on raspberry-pi-4: 50.8% of 1,200 requests were refused by their budget"
+    assert one.text == f"{said}; 95% interval 47.9% to 53.8%"
+
+
+def test_the_interval_of_a_share_is_the_exact_one():
+    """Against the binomial tail itself."""
+    for bad, of in ((3, 3), (0, 10), (1, 20), (40, 100), (120, 900)):
+        low, high = interval(bad, of)
+        assert low <= bad / of <= high
+
+        def tail(n, of, share):
+            return sum(math.comb(of, k) * share**k * (1 - share) ** (of - k) for k in range(n, of + 1))
+
+        assert bad == 0 or tail(bad, of, low) == pytest.approx(0.025, rel=0.2)
+        assert bad == of or 1 - tail(bad + 1, of, high) == pytest.approx(0.025, rel=0.2)
+
+
+@dataclass
+class Reporting:
+    """Boards that report a window a minute, and a server that looks at its store; the clock is this test's."""
+
+    store: object
+    names: list
+    now: int = AT
+    seq: int = 0
+
+    def __post_init__(self):
+        self.told = []
+        self.alerting = Alerting(self.store, Rules(topic="ek/alerts"), self.publish)
+        self.store.commit([], [birth(name, received=self.now) for name in self.names])
+
+    def publish(self, topic, payload, *, receipt):
+        message = json.loads(payload)
+        self.told.append((message["event"], message["key"], message["text"]))
+        receipt(True)
+        return True
+
+    def minutes(self, how_many, window=lambda name, minute: {}):
+        """window: what a board reports in that minute; None for nothing."""
+        for _ in range(how_many):
+            self.now, self.seq = self.now + 60_000, self.seq + 1
+            said = {name: window(name, self.seq) for name in self.names}
+            sent = []
+            for name, figures in said.items():
+                if figures is None:
+                    continue
+                refused = figures.pop("refused", 0)
+                one = arrival(self.seq, name, at=self.now, received=self.now, **({"ms": [20.0] * 10} | figures))
+                sent.append(replace(one, window=replace(one.window, refused_by_budget=refused)))
+            self.store.commit(sent, [])
+            self.store.look_for_silence(self.now)
+            self.alerting.step(self.now)
+        return [(event, key) for event, key, _ in self.told]
+
+
+BAD = {
+    "errors": ({"ms": (), "errors": 10, "error_codes": {"engine": 10}}, "errors", " requests failed (engine "),
+    "refusals": ({"ms": (), "errors": 10, "refused": 10}, "refusals", " requests were refused by their budget"),
+    "late": ({"ms": [20.0] * 6 + [45.0] * 4}, "late", " answers came after their budget"),
+}
+
+
+@pytest.mark.parametrize(("window", "kind", "text"), BAD.values(), ids=BAD)
+def test_a_model_whose_requests_fail_are_refused_or_come_late_is_an_alert_and_its_end(open_store, window, kind, text):
+    """On 40 boards: 40 % of the answers at 1.5 times the budget are enough, and p99 alone would never say so."""
+    fleet = Reporting(open_store(), [f"porch-{n}" for n in range(40)])
+    assert fleet.minutes(6) == []
+    told = fleet.minutes(12, lambda name, minute: dict(window))
+    key = f"{kind}:digits:1:raspberry-pi-4"
+    boards = [event for event in told if event[1] == "failing:site:"]
+    assert boards == [("opened", "failing:site:"), ("cleared", "failing:site:")] * (kind != "late")
+    assert [event for event in told if event not in boards] == [("opened", key)]
+    assert text in fleet.alerting.tables.list()[0].text
+    assert "; 95% interval " in fleet.alerting.tables.list()[0].text
+    assert fleet.minutes(60)[len(told) :] == [("cleared", key)]
+
+
+def test_a_fifth_of_the_boards_that_flap_are_an_alert(open_store):
+    """20 of 100 are silent for six minutes of seven: never long enough to be offline."""
+    names = [f"porch-{n:03}" for n in range(100)]
+    fleet = Reporting(open_store(), names)
+    told = fleet.minutes(60, lambda name, minute: {} if name > "porch-019" or minute % 7 == 1 else None)
+    assert told == [("opened", "flapping:site:")]
+    assert fleet.told[0][2] == "boards without a site: 20 of 100 boards go offline again and again"
+    assert fleet.minutes(61)[1:] == [("cleared", "flapping:site:")]
+    replayed = [(event, one.key) for _, event, one in replay(fleet.store, Rules(), AT, fleet.now)]
+    assert replayed == [("opened", "flapping:site:"), ("cleared", "flapping:site:")]
+
+
+def test_a_board_that_restarts_now_and_then_does_not_flap(open_store):
+    fleet = Reporting(open_store(), ["porch-1", "porch-2"])
+    assert fleet.minutes(60, lambda name, minute: {} if name == "porch-2" or minute % 20 > 3 else None) == []
+
+
+def test_door_bells_with_an_answer_a_minute_are_judged(open_store):
+    """Ten boards: 50 answers in five minutes, so two windows of 100 take 20; and a well one is no alert."""
+    fleet = Reporting(open_store(), [f"bell-{n}" for n in range(10)])
+    assert fleet.minutes(60, lambda *_: {"ms": [20.0]}) == []
+    told = fleet.minutes(31, lambda *_: {"ms": [600.0]})
+    assert told == [("opened", "p99:digits:1:raspberry-pi-4")]
+    assert "20.1 times the budget of 30 ms, over " in fleet.told[0][2]
+    assert fleet.told[0][2].endswith(" answers of 20 minutes")
+    assert fleet.minutes(60, lambda *_: {"ms": [20.0]})[1:] == [("cleared", "p99:digits:1:raspberry-pi-4")]
+
+
+def test_one_door_bell_is_judged_within_its_hours(open_store):
+    """Every fifth request fails: three in a quarter of an hour may be chance, twenty of 100 are not."""
+    fleet = Reporting(open_store(), ["bell-1"])
+    told = fleet.minutes(120, lambda _, minute: {"ms": [20.0]} if minute % 5 else {"ms": (), "errors": 1})
+    assert told == [("opened", "errors:digits:1:raspberry-pi-4")]
 
 
 TOGETHER = {
-    "failing": "give no answer to many of their requests", "offline": "are offline", "lag": "report late",
-    "throttling": "are throttled or hot", "loss": "gave up windows",
+    "failing": "give no answer to many of their requests", "flapping": "go offline again and again",
+    "offline": "are offline", "lag": "report late", "throttling": "are throttled or hot", "loss": "gave up windows",
 }  # fmt: skip
 
 
@@ -253,7 +385,7 @@ def test_no_board_sets_the_budget_drift_or_names_of_the_others(store):
     named = {row.version for row in rows}
     assert len(named) < 25
     assert sum(row.n for row in rows if row.model == "(too many names)") > 0, "they are counted, under one name"
-    assert sum("named more than 20 builds" in event.text for event in store.events("hostile-1", 100)) == 1
+    assert sum("reported more than 20 builds" in event.text for event in store.events("hostile-1", 100)) == 1
 
 
 def test_what_boards_say_of_a_budget_is_what_most_of_them_say(store):
@@ -507,7 +639,7 @@ def test_from_windows_of_boards_to_a_webhook(store, hook):
 def test_a_store_that_is_not_there_is_not_made_by_a_look_at_it(in_process, tmp_path, command):
     ran = in_process("fleet", command, "--store", f"sqlite:///{tmp_path / 'none.db'}")
     assert ran.code == 1
-    assert "there is no such store. Pass what `edgekit fleet serve --store` uses" in ran.err
+    assert "no such store. Pass the URL that `edgekit fleet serve --store` uses" in ran.err
     assert not (tmp_path / "none.db").exists()
 
 

@@ -15,14 +15,15 @@ from certificates import authority, certificate
 from mosquitto import WHERE, free_port
 from parts import missing
 
-from edgekit.fleet.alerts.alerts import AlertFinding, Rules
+from edgekit.fleet.alerts.alert_rules import AlertFinding
+from edgekit.fleet.alerts.rules_file import Rules
 from edgekit.fleet.broker_config import BrokerPlan, read_boards, write_broker_config
 from edgekit.fleet.ingest import Ingest, Pace
-from edgekit.fleet.rolling import RollingPace
+from edgekit.fleet.rollout_runner import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.store.databases import SqliteStore
 from edgekit.fleet.store.fleet_errors import FleetError
-from edgekit_runtime.telemetry.link import Broker, Handlers, Link
+from edgekit_runtime.telemetry.link import Broker, Link
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions
 from edgekit_runtime.telemetry.window import About
@@ -127,7 +128,7 @@ def published(port, users, topic):
 def test_a_board_that_may_not_publish_under_its_id_hears_it_and_stays_connected(fleet, tmp_path):
     port, users = fleet
     broker = Broker.parse(f"mqtts://gate-1:{users['gate-1']}@127.0.0.1:{port}")
-    link = Link(broker, "porch-1", Handlers(lambda: None, lambda *_: None), ())
+    link = Link(broker, "porch-1", ())
     until, told = time.monotonic() + 20, 0
     while link.troubles["forbidden"] < 3:
         assert time.monotonic() < until, link.troubles
@@ -149,13 +150,13 @@ def test_a_stranger_and_a_wrong_password_stay_outside(fleet):
 def test_a_board_cannot_take_over_anothers_connection(fleet):
     """S30"""
     port, users = fleet
-    link = Link(Broker.parse(url_of(port, users, "porch-1")), "porch-1", Handlers(lambda: None, lambda *_: None), ())
+    link = Link(Broker.parse(url_of(port, users, "porch-1")), "porch-1", ())
     step_until(link, lambda: link.connected)
     for name in ("porch-1", "porch-1."):
         client(port, "gate-1", users["gate-1"], name).disconnect()
     step_until(link, lambda: False, seconds=1.0)
     assert (link.connected, dict(link.troubles)) == (True, {})
-    twin = Link(link.broker, "porch-1", Handlers(lambda: None, lambda *_: None), ())
+    twin = Link(link.broker, "porch-1", ())
     step_until(twin, lambda: twin.connected)
     step_until(link, lambda: link.troubles["taken-over"])  # but the same board twice is told
     twin.close()
@@ -174,7 +175,7 @@ def test_a_server_and_a_board_hold_all_their_connections_and_an_alert_is_publish
         options = TelemetryOptions(url_of(port, users, "porch-1"), "porch-1", 0.2, tmp_path / "s.db")
         reporter = Reporter(Meter(), about, options)
         reporter.start()
-        agent = Link(Broker.parse(options.broker), "porch-1.agent", Handlers(lambda: None, lambda *_: None), ())
+        agent = Link(Broker.parse(options.broker), "porch-1.agent", ())
         wait_until(lambda: server.store.device("porch-1") is not None)
         step_until(agent, lambda: agent.connected)
         tables = server.rolling.alerting.tables

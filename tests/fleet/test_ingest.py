@@ -12,7 +12,7 @@ from mosquitto import Mosquitto
 
 from edgekit.fleet.ingest import Credits, Ingest, Pace, WindowIntake
 from edgekit.fleet.store.databases import SqliteStore
-from edgekit.fleet.store.store import Mark, quantiles
+from edgekit.fleet.store.records import Mark, quantiles
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.messages import encode_event
@@ -260,7 +260,7 @@ def test_a_group_has_a_name_that_is_one(in_process, tmp_path, name):
     store = f"sqlite:///{tmp_path}/x.db"
     ran = in_process("fleet", "ingest", "--broker", "mqtt://127.0.0.1:1", "--store", store, "--share", name)
     assert ran.code == 1
-    assert "no name of a group" in ran.err
+    assert "invalid group name" in ran.err
 
 
 def test_a_store_that_fails_acknowledges_nothing_and_is_used_again_when_it_works(running, monkeypatch):

@@ -7,11 +7,11 @@ import re
 import pytest
 from fleet.asgi import Client
 
+from edgekit.fleet.alerts.alert_rules import AlertFinding
 from edgekit.fleet.alerts.alert_tables import AlertTables
-from edgekit.fleet.alerts.alerts import AlertFinding
 from edgekit.fleet.pages.access import Access
 from edgekit.fleet.pages.app import Facts, make_app
-from edgekit.fleet.pages.numbers import whole_number
+from edgekit.fleet.pages.lists import whole_number
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
 from edgekit.fleet.store.databases import SqliteStore
 

@@ -22,6 +22,15 @@ def test_what_was_packed_is_unpacked(bins):
     assert packed.unpack(packed.pack(bins)) == bins
 
 
+def test_a_blob_of_version_2_is_read():
+    blob = (
+        "0280050303f93f01000188410202077001011100010190430100ff"
+        "05696e6665720400018340010500000100000100000100000100000101"
+    )
+    bins = {"device": (5, 3, {-7: 1, 136: 7, 137: 70000, 400: 255}), "infer": (4, 0, {3: 1 << 40})}
+    assert packed.unpack(bytes.fromhex(blob)) == bins
+
+
 @settings(max_examples=60, deadline=None)
 @given(BINS, BINS)
 def test_merging_is_that_of_histograms(one, other):

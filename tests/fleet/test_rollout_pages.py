@@ -10,10 +10,11 @@ from fleet.asgi import Client
 from edgekit.fleet.pages.access import Access
 from edgekit.fleet.pages.app import Facts, make_app
 from edgekit.fleet.pages.forms import OFFERED
+from edgekit.fleet.rollouts.comparison import Verdict
 from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables
-from edgekit.fleet.rollouts.rollouts import RolloutPlan
+from edgekit.fleet.rollouts.waves import RolloutPlan, decide
 from edgekit.fleet.store.databases import SqliteStore
-from edgekit_runtime.install.orders import OrderReport
+from edgekit_runtime.install.orders import Former, OrderReport
 
 NOW = 1_790_000_000_000
 BUNDLE = RolloutBundle("digits", "1.1", "raspberry-pi-4", ("raspberry-pi-4",), "a" * 64, "a" * 12, 1000)
@@ -55,9 +56,34 @@ def test_a_roll_out_shows_its_waves_and_troubled_boards_first(client, number):
     page = client.get(f"/rollouts/{number}").text
     assert "1 committed" in page
     assert "15 not yet" in page
+    assert '<p class="verdict on" role="status"><b>In progress.</b>' in page
+    assert page.count('<rect class="on"') == page.count('<rect class="bad"') == 1
     rows = page[page.index("<h2>Boards</h2>") :]
     assert "bundle-older" in rows.split("</tr>")[1]
     assert "it is &lt;older&gt;" in rows
+
+
+def test_an_undone_roll_out_says_so_in_words_and_colour(client, tables, number):
+    """One board of the first wave had moved, and is back; its bar is not empty."""
+    former = Former("1.0", "f" * 64)
+    moved = sorted(row.device for row in tables.boards(number) if row.wave == 0)[2]
+    tables.report([(moved, OrderReport(tables.get(number).rev, "committed", "1.1", "", "", former=former))], NOW + 5)
+    tables.speak(number, "undo", NOW + 10)
+    assert (
+        "<b>Going back: boards that moved return to their former version.</b> by the operator"
+        in client.get(f"/rollouts/{number}").text
+    )
+    tables.report([(moved, OrderReport(tables.get(number).undo_rev, "committed", "1.0", "", ""))], NOW + 20)
+    found = tables.get(number)
+    tally = tables.tally(found, NOW + 30)
+    tables.step(found, decide(found.plan, found.standing, tally, Verdict("unknown"), NOW + 30), NOW + 30)
+    page = client.get(f"/rollouts/{number}").text
+    assert (
+        '<p class="verdict bad" role="status"><b>Rolled back: boards that moved have their former version again.'
+        in page
+    )
+    assert "1 back on the former version" in page
+    assert '<span class="state bad" title="Rolled back' in client.get("/rollouts").text
 
 
 def test_a_word_is_a_form_with_the_viewers_token(client, tables, number):

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import math
-import random
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from fleet.boards import histogram
+from fleet.boards import birth
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from edgekit.fleet.rollouts.comparison import Verdict
 from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables, fitting
-from edgekit.fleet.rollouts.rollouts import (
+from edgekit.fleet.rollouts.waves import (
     ACTIVE,
-    LEAST_ANSWERS,
-    Figures,
     RolloutPlan,
     RolloutStanding,
     Tally,
-    Verdict,
-    compare,
     decide,
     obey,
     parse_share,
+    wanted,
     waves_of,
 )
 from edgekit.fleet.store.databases import SqliteStore
 from edgekit.fleet.store.fleet_errors import FleetError
-from edgekit.fleet.store.shares import chance
-from edgekit.fleet.store.store import FleetDevice
+from edgekit.fleet.store.records import FleetDevice
 from edgekit_runtime.install.orders import FINAL, Former, OrderReport
 
 PLAN = RolloutPlan(settle_s=60.0, figures_s=120.0, deadline_s=3600.0)
 RUNNING, SAME, WORSE, UNKNOWN = (
     RolloutStanding(),
-    Verdict("same"),
+    Verdict("same", evidence=(1.5, 0.0)),
     Verdict("worse", "slower"),
     Verdict("unknown", "12 answers"),
 )
@@ -69,7 +63,8 @@ def test_shares_are_read():
             parse_share(text)
 
 
-WHOLE = Tally(10, 0, 10, 0, last_ms=1000)
+WHOLE = Tally(10, 0, 10, 0, last_ms=1000, all=100)
+ONE = Tally(1, 0, 1, 0, last_ms=1000, all=10)
 STEPS = {
     "boards are pending": (RUNNING, Tally(10, 2, 8, 0, 1000), UNKNOWN, 500_000, "running", 0),
     "watched too short": (RUNNING, WHOLE, SAME, 60_000, "running", 0),
@@ -78,13 +73,26 @@ STEPS = {
     "too few answers for too long": (RUNNING, WHOLE, UNKNOWN, 181_000, "paused", 0),
     "too few answers, waived": (replace(RUNNING, waived=0), WHOLE, UNKNOWN, 61_000, "running", 1),
     "worse": (RUNNING, Tally(10, 9, 1, 0, 1000), WORSE, 1000, "undoing", 0),
-    "one of ten failed": (RUNNING, Tally(10, 9, 0, 1, 1000), UNKNOWN, 1000, "undoing", 0),
-    "one of twenty failed": (RUNNING, Tally(20, 0, 19, 1, 1000), SAME, 61_000, "running", 1),
+    "two of ten failed": (RUNNING, Tally(10, 8, 0, 2, 1000, all=100), UNKNOWN, 1000, "undoing", 0),
+    "one of ten failed, alone": (RUNNING, Tally(10, 0, 9, 1, 1000, all=100), SAME, 61_000, "running", 1),
+    "the only board failed": (RUNNING, Tally(1, 0, 0, 1, 1000, all=1), UNKNOWN, 1000, "undoing", 0),
+    "one failed, and others may join": (RUNNING, Tally(1, 0, 0, 1, 1000, spare=9, all=10), SAME, 61_000, "running", 0),
+    "one is worse, and others may join": (
+        RUNNING,
+        replace(ONE, spare=9),
+        replace(SAME, doubt=True),
+        61_000,
+        "running",
+        0,
+    ),
+    "one of two failed": (RUNNING, Tally(1, 0, 0, 1, 1000, spare=1, all=2), UNKNOWN, 1000, "undoing", 0),
+    "one is worse, and no other is left": (RUNNING, ONE, replace(SAME, doubt=True), 61_000, "running", 1),
+    "one of twenty failed": (RUNNING, Tally(20, 0, 19, 1, 1000, all=100), SAME, 61_000, "running", 1),
     "offline beyond the deadline": (RUNNING, Tally(10, 2, 8, 0, 1000), SAME, 3_600_000, "running", 1),
     "nobody finished": (RUNNING, Tally(10, 10, 0, 0), SAME, 3_600_000, "paused", 0),
     "the last wave": (RolloutStanding(wave=3), WHOLE, SAME, 61_000, "done", 3),
     "paused": (RolloutStanding("paused"), WHOLE, SAME, 61_000, "paused", 0),
-    "paused, and boards fail": (RolloutStanding("paused"), Tally(10, 0, 8, 2), SAME, 61_000, "undoing", 0),
+    "paused, and boards fail": (RolloutStanding("paused"), Tally(10, 0, 8, 2, all=10), SAME, 61_000, "undoing", 0),
     "going back": (RolloutStanding("undoing"), Tally(10, 0, 8, 2, moving_back=3), WORSE, 61_000, "undoing", 0),
     "back": (RolloutStanding("undoing"), Tally(10, 0, 8, 2), WORSE, 61_000, "undone", 0),
     "some never came back": (
@@ -106,6 +114,16 @@ def test_what_follows(standing, tally, verdict, now, state, wave):
     assert after is standing or after.why or after.state == "undone"
 
 
+def test_more_boards_join_a_wave_whose_board_is_gone_or_is_the_only_one_to_say_worse():
+    assert wanted(WHOLE, SAME) == wanted(WHOLE, replace(SAME, doubt=True)) == 0
+    assert wanted(replace(WHOLE, spare=90), replace(SAME, doubt=True)) == 1, "one by one, once its boards are done"
+    assert wanted(replace(WHOLE, spare=90, pending=1), replace(SAME, doubt=True)) == 0
+    assert wanted(replace(ONE, spare=90), replace(SAME, doubt=True)) == 2
+    assert wanted(Tally(1, 0, 0, 1, spare=2, all=3), UNKNOWN) == 1
+    assert wanted(Tally(10, 4, 6, 0, all=100, absent=4, spare=90), UNKNOWN) == 4
+    assert wanted(Tally(10, 4, 6, 0, all=100, absent=4), UNKNOWN) == 0
+
+
 def test_an_abort_may_leave_boards_where_they_are():
     assert decide(replace(PLAN, undo=False), RUNNING, WHOLE, WORSE, 1000).state == "aborted"
 
@@ -113,107 +131,12 @@ def test_an_abort_may_leave_boards_where_they_are():
 def test_a_word_that_makes_no_sense_names_those_that_do():
     assert obey("pause", RUNNING, 5).state == "paused"
     assert obey("resume", RolloutStanding("paused", 1), 5) == RolloutStanding(
-        "running", 1, 5, 1, "the operator's word", True
+        "running", 1, 5, 1, "by the operator", True
     )
     with pytest.raises(FleetError, match="pause, abort, undo"):
         obey("resume", RUNNING, 5)
     with pytest.raises(FleetError, match="nothing"):
         obey("pause", RolloutStanding("undone"), 5)
-
-
-def drawn(seed, median=20.0, n=4000, errors=0, over=0, psi=None):
-    draw = random.Random(seed)
-    return Figures(n, errors, over, histogram([median * draw.lognormvariate(0, 0.2) for _ in range(n)]), psi)
-
-
-REST = drawn(1, n=20_000, errors=20, over=100)
-COMPARED = {
-    "the same": (drawn(2, errors=4, over=20), "same"),
-    "a tenth slower": (drawn(2, 22.0), "same"),
-    "half slower": (drawn(2, 30.0), "worse"),
-    "half slower, few answers": (drawn(2, 30.0, n=120), "worse"),
-    "fewer than 100": (drawn(2, 30.0, n=99), "unknown"),
-    "ten times the errors": (drawn(2, errors=40), "worse"),
-    "one error of many": (drawn(2, n=1000, errors=1), "same"),
-    "three times over budget": (drawn(2, over=60), "worse"),
-    "drift": (drawn(2, psi=0.5), "worse"),
-    "a little drift": (drawn(2, psi=0.15), "same"),
-}
-
-
-@pytest.mark.parametrize(("new", "says"), COMPARED.values(), ids=COMPARED)
-def test_the_comparison(new, says):
-    verdict = compare(new, REST, PLAN)
-    assert verdict.says == says
-    assert bool(verdict.why) == (says != "same")
-
-
-def rolled_out(draw, boards, old, new, *, each=12):
-    """State, wave and why of a roll-out by the default plan, looked at each minute.
-
-    Each board answers `each` requests a minute; shares `old` and `new` of them fail, and are late."""
-    plan, standing, now = RolloutPlan(), RolloutStanding(), 0
-    waves = list(waves_of(1, [f"porch-{n}" for n in range(boards)], plan.waves).values())
-
-    def more(before, moved, share):
-        n, errors, over = moved * each, *(int(draw.binomial(moved * each, share)) for _ in range(2))
-        return Figures(before.n + n - errors, before.errors + errors, before.over + over)
-
-    hour = more(Figures(), 60 * boards, old)
-    found, others = Figures(), Figures()
-    while standing.state == "running":
-        wave, began = standing.wave, now
-        moved, size = sum(one <= wave for one in waves), waves.count(wave)
-        for minute in range(1, 11):
-            now += 60_000
-            found, others = more(found, moved, new), more(others, boards - moved, old)
-            rest = others if moved < boards and others.n + others.errors >= LEAST_ANSWERS else hour
-            verdict = compare(found, rest, plan, early=minute < 10)
-            standing = decide(plan, standing, Tally(size, 0, size, 0, last_ms=began), verdict, now)
-            if standing.state != "running":
-                break
-    return standing.state, standing.wave, standing.why
-
-
-@pytest.mark.parametrize("share", [0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.2, 1.0])
-@pytest.mark.parametrize("boards", [100, 200])
-def test_an_identical_version_is_not_undone_however_rare_its_errors(boards, share):
-    draw = np.random.default_rng(boards)
-    ends = [rolled_out(draw, boards, share, share) for _ in range(40)]
-    assert [end for end in ends if end[0] != "done"] == []
-
-
-@pytest.mark.parametrize(("old", "new", "by_wave"), [(0, 0.05, 1), (1e-3, 1e-2, 2), (0.02, 0.1, 1), (0, 1.0, 0)])
-def test_a_worse_version_is_undone_before_most_boards_have_it(old, new, by_wave):
-    draw = np.random.default_rng(3)
-    ends = [rolled_out(draw, 100, old, new) for _ in range(20)]
-    assert {state for state, _, _ in ends} == {"undoing"}
-    assert max(wave for _, wave, _ in ends) <= by_wave, ends
-
-
-@pytest.mark.parametrize("others", [1_000, 29_880, 10_000_000])
-def test_no_errors_are_no_more_than_no_errors(others):
-    assert compare(Figures(120), Figures(others), PLAN) == Verdict("same")
-
-
-@given(st.data())
-def test_the_chance_of_a_count_is_never_below_the_exact_one(data):
-    of = data.draw(st.integers(1, 300))
-    bad, share = data.draw(st.integers(0, of)), data.draw(st.floats(1e-6, 0.999))
-    exact = sum(math.comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(bad, of + 1))
-    found = chance(bad, of, share)
-    assert exact * (1 - 1e-9) <= found <= 1
-    assert found <= 1.2 * exact or not 1e-300 < exact < 0.02
-    assert chance(0, of, share) == 1
-
-
-def test_the_p99_of_the_same_boards_is_rarely_called_worse():
-    said = [compare(drawn(seed, n=300), drawn(seed + 1000, n=300), PLAN).says for seed in range(200)]
-    assert said.count("worse") == 0
-
-
-def test_drift_of_the_others_counts_for_nobody():
-    assert compare(drawn(2, psi=0.5), replace(REST, psi=0.45), PLAN).says == "same"
 
 
 def rows(n, **changes):
@@ -250,9 +173,9 @@ def test_an_order_is_due_until_its_board_came_to_an_end(tables):
     assert tables.due(1200, 100) == due
     tables.report([(due[0].device, OrderReport(made.rev, "committed", "2", former=FORMER))], 1300)
     assert [one.device for one in tables.due(1400, 100)] == [due[1].device]
-    assert tables.tally(made) == Tally(2, 1, 1, 0, last_ms=1300)
+    assert tables.tally(made, 1300) == Tally(2, 1, 1, 0, last_ms=1300, spare=8, all=10)
     tables.report([(due[0].device, OrderReport(made.rev, "failed", "2"))], 1400)
-    assert tables.tally(made).failed == 0
+    assert tables.tally(made, 1300).failed == 0
 
 
 def test_a_report_of_another_bundle_under_the_same_number_counts_for_nothing(tables):
@@ -261,14 +184,14 @@ def test_a_report_of_another_bundle_under_the_same_number_counts_for_nothing(tab
     right, wrong = (one.device for one in tables.due(1000, 100))
     said = OrderReport(made.rev, "committed", "2", former=FORMER, sha256=TWO.sha256)
     tables.report([(right, said), (wrong, replace(said, sha256="f" * 64))], 1300)
-    assert tables.tally(made) == Tally(2, 1, 1, 0, last_ms=1300)
+    assert tables.tally(made, 1300) == Tally(2, 1, 1, 0, last_ms=1300, spare=8, all=10)
     assert [one.device for one in tables.due(1400, 100)] == [wrong]
     tables.speak(1, "undo", 1500)
     back = OrderReport(made.undo_rev, "committed", "1", sha256=FORMER.sha256)
     tables.report([(right, replace(back, sha256=TWO.sha256))], 1600)
-    assert tables.tally(tables.get(1)).moving_back == 1
+    assert tables.tally(tables.get(1), 1300).moving_back == 1
     tables.report([(right, back)], 1700)
-    assert tables.tally(tables.get(1)).moving_back == 0
+    assert tables.tally(tables.get(1), 1300).moving_back == 0
 
 
 def test_undo_sends_back_what_moved_and_withdraws_the_rest(tables):
@@ -285,19 +208,19 @@ def test_undo_sends_back_what_moved_and_withdraws_the_rest(tables):
     tables.report([(silent, OrderReport(made.rev, "committed", "2", former=FORMER))], 2000)  # it had begun
     late = next(one for one in tables.due(2001, 100) if one.device == silent)
     assert late.order.sha256 == FORMER.sha256
-    assert tables.tally(tables.get(1)).moving_back == 2
+    assert tables.tally(tables.get(1), 1300).moving_back == 2
 
 
 def test_one_rollout_a_board_and_the_last_one_is_undone_first(tables):
     made = tables.make(TWO, "http://x/y.ekb", replace(PLAN, waves=(1.0,)), NAMES, 1000)
     with pytest.raises(FleetError, match="roll-out 1"):
         tables.make(TWO, "http://x/y.ekb", PLAN, NAMES[:1], 1000)
-    with pytest.raises(FleetError, match="no board fits"):
+    with pytest.raises(FleetError, match="no board matches"):
         tables.make(TWO, "http://x/y.ekb", PLAN, [], 1000)
     tables.step(made, RolloutStanding("done", 0, 1000), 1100)
     later = tables.make(replace(TWO, version="3"), "http://x/z.ekb", PLAN, NAMES, 900)
     assert later.rev > made.undo_rev
-    with pytest.raises(FleetError, match="Undo that one first: edgekit fleet undo 2"):
+    with pytest.raises(FleetError, match="Undo it first: edgekit fleet undo 2"):
         tables.speak(1, "undo", 1200)
 
 
@@ -310,7 +233,7 @@ def test_once_a_later_rollout_was_undone_the_one_before_it_can_be(tables):
     of_two = Former("2", TWO.sha256)
     tables.report([(name, OrderReport(later.rev, "committed", "3", former=of_two)) for name in NAMES[:2]], 1250)
     tables.speak(2, "undo", 1300)
-    with pytest.raises(FleetError, match="Undo that one first: edgekit fleet undo 2"):
+    with pytest.raises(FleetError, match="Undo it first: edgekit fleet undo 2"):
         tables.speak(1, "undo", 1310)
     undo_rev = tables.get(2).undo_rev
     tables.report([(name, OrderReport(undo_rev, "committed", "2")) for name in NAMES[:2]], 1350)
@@ -318,6 +241,27 @@ def test_once_a_later_rollout_was_undone_the_one_before_it_can_be(tables):
     back = [one for one in tables.due(1400, 100) if one.rollout == 1]
     assert {one.rev > undo_rev for one in back} == {True}, "boards take no order of a lower number"
     assert {(one.device, one.order.sha256) for one in back} == {(name, FORMER.sha256) for name in NAMES[:2]}
+
+
+def test_a_wave_is_drawn_from_boards_that_are_there_and_replaces_who_left(open_store):
+    store = open_store()
+    store.commit([], [birth(name, received=1000) for name in NAMES])
+    store.commit([], [birth(name, on=False, received=2000) for name in NAMES[:5]])
+    tables = RolloutTables(store)
+    made = tables.make(TWO, "http://x/y.ekb", replace(PLAN, waves=(0.2, 1.0)), NAMES, 3000)
+    first = [row.device for row in tables.boards(1) if row.wave == 0]
+    assert set(first) <= set(NAMES[5:])
+    store.commit([], [birth(first[0], on=False, received=4000)])
+    assert tables.tally(made, 4000 + 299_000) == Tally(2, 2, 0, 0, spare=3, all=10)
+    now = 4000 + 301_000
+    assert tables.tally(made, now) == Tally(2, 2, 0, 0, absent=1, spare=3, all=10)
+    assert tables.reinforce(made, 1, now)
+    assert not tables.reinforce(made, 1, now), "decided from what was before"
+    made = tables.get(1)
+    assert (made.standing.since_ms, tables.tally(made, now)) == (now, Tally(2, 2, 0, 0, spare=2, all=10))
+    wave = {row.device: row.wave for row in tables.boards(1)}
+    assert (wave[first[0]], wave[first[1]]) == (1, 0)
+    assert len({one.device for one in tables.due(now, 0)}) == 3, "the one that left may still take it when it is back"
 
 
 def test_a_step_counts_only_where_it_was_decided(tables):
@@ -352,7 +296,7 @@ class AnyOrder(RuleBasedStateMachine):
     def server(self, forward, verdict):
         self.now += forward
         rollout = self.tables.get(1)
-        after = decide(rollout.plan, rollout.standing, self.tables.tally(rollout), verdict, self.now)
+        after = decide(rollout.plan, rollout.standing, self.tables.tally(rollout, self.now), verdict, self.now)
         if after != rollout.standing:
             assert self.tables.step(rollout, after, self.now)
         self.waves_seen.append(self.look().wave)
@@ -406,6 +350,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert all(len(set(revs)) == 1 for revs in self.first_orders.values())
         if standing.state in ("running", "done"):
             assert all((row.want == "new") == (row.wave <= standing.wave) for row in boards)
+            assert standing.state == "done" or standing.evidence in ((), (1.5, 0.0))
         if standing.state == "done":
             assert all(row.want == "new" for row in boards)
         if standing.state in ("undoing", "undone"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import re
@@ -12,12 +13,15 @@ import urllib.parse
 import pytest
 from fleet.boards import arrival, birth
 
+from edgekit.cli.options import read_source
 from edgekit.fleet.ingest import Pace
-from edgekit.fleet.pages.access import Access, Asking, TooManyError, read_password
+from edgekit.fleet.pages.access import Access, Asking, TooManyError
+from edgekit.fleet.pages.charts import model_charts
 from edgekit.fleet.pages.guard import Names
-from edgekit.fleet.pages.show import shown, shown_in
+from edgekit.fleet.pages.show import shown
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.records import Rollup
 from edgekit_runtime.system.errors import SecretError
 
 PASSWORD = "a long enough password"
@@ -180,7 +184,8 @@ HIDDEN = {"direction": "a\u202eb", "zero width": "a\u200bb", "joiner": "a\u200db
 @pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN)
 def test_what_cannot_be_seen_is_escaped(text):
     assert shown(text).isascii()
-    assert shown_in({"a": [text, 1]})["a"][0].isascii()
+    one = Rollup(0, 900_000, "digits", text, "pi", 1, 900_000, 9, 0, 0, 0, 0, 0)
+    assert model_charts([one], 900_000)["Share of reporting boards by version"].__html__().isascii()
 
 
 @pytest.mark.parametrize("text", ["می\u200cخواهم", "👩\u200d🔧", "größe", "数字"])
@@ -216,7 +221,7 @@ def test_a_password_opens_the_pages_and_nothing_else_does(serving):
     page = ask(server, "/sign-in?next=%2Fdevice%2Fx-1")[2]
     token = re.search('name="csrf" value="([0-9a-f]+)"', page)[1]
     status, _, page = post(server, "/sign-in", csrf=token, password="wrong password", next="/")
-    assert (status, "not the password" in page) == (403, True)
+    assert (status, "Wrong password" in page) == (403, True)
     status, headers, _ = post(server, "/sign-in", csrf=token, password=PASSWORD, next="//evil.example")
     assert (status, headers["location"]) == (303, "/")
     cookie = headers["set-cookie"]
@@ -232,8 +237,6 @@ def test_a_password_opens_the_pages_and_nothing_else_does(serving):
 
 
 def test_basic_authorization_is_for_scripts(serving):
-    import base64
-
     server = serving(access=Access.by_password(PASSWORD, time.monotonic))
     right, wrong = (base64.b64encode(f"any:{word}".encode()).decode() for word in (PASSWORD, "wrong"))
     assert ask(server, Authorization=f"Basic {right}")[0] == 200
@@ -252,6 +255,58 @@ def test_wrong_passwords_are_counted_and_a_right_one_among_many_is_refused_too()
     assert access.sign_in("192.0.2.2", PASSWORD) is not None
     now[0] += 12.0
     assert access.sign_in("192.0.2.1", PASSWORD) is not None
+
+
+def test_behind_a_proxy_each_client_is_counted_by_the_address_that_it_forwards():
+    access = Access.by_password(PASSWORD, lambda: 0.0, ["127.0.0.1", "10.0.0.9"])
+    seen = [
+        ("127.0.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("127.0.0.1", ["203.0.113.1, 192.0.2.7", "10.0.0.9"], "192.0.2.7"),  # the proxy adds at the end
+        ("127.0.0.1", ["192.0.2.7, unknown"], "127.0.0.1"),
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("198.51.100.4", ["192.0.2.7"], "198.51.100.4"),  # not a proxy of ours: its header is worth nothing
+    ]
+    assert [access.address_of(peer, forwarded) for peer, forwarded, _ in seen] == [address for *_, address in seen]
+    assert Access.by_proxy("X-User", ["127.0.0.1"]).address_of("127.0.0.1", ["192.0.2.7"]) == "127.0.0.1"
+
+
+def test_five_wrong_passwords_behind_a_proxy_lock_out_nobody_else(serving):
+    """Neither another client of the proxy, nor a script with an account of its own."""
+    server = serving(access=Access.by_password(PASSWORD, time.monotonic, ["127.0.0.1"]))
+
+    def status(password, user="any", forwarded="192.0.2.7"):
+        basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+        return ask(server, Authorization=f"Basic {basic}", X_Forwarded_For=forwarded)[0]
+
+    assert status(PASSWORD, "prometheus") == 200
+    assert [status("wrong") for _ in range(6)] == [401] * 5 + [429]
+    assert status(PASSWORD) == 429
+    assert status(PASSWORD, "prometheus") == 200
+    assert status(PASSWORD, forwarded="192.0.2.8") == 200
+    assert status(PASSWORD, forwarded="192.0.2.8, 192.0.2.7") == 429, "who writes another address before is the same"
+
+
+def test_names_of_accounts_are_no_further_guesses_and_who_was_right_is_not_locked_out():
+    """An address may be wrong 20 times in all, everybody 60; a script that signed in before goes on."""
+    now = [0.0]
+    access = Access.by_password(PASSWORD, lambda: now[0])
+
+    def guess(peer, account, password="wrong"):
+        try:
+            basic = base64.b64encode(f"{account}:{password}".encode()).decode()
+            return access.viewer(Asking(peer, basic=basic)) is not None
+        except TooManyError:
+            return "later"
+
+    assert guess("192.0.2.1", "prometheus", PASSWORD)
+    assert [guess("192.0.2.1", f"a{n}") for n in range(21)] == [False] * 20 + ["later"]
+    for peer in range(2, 6):
+        for n in range(10):
+            guess(f"192.0.2.{peer}", f"a{n}")
+    assert guess("192.0.2.9", "a", PASSWORD) == "later", "all together have guessed too often"
+    assert guess("192.0.2.1", "prometheus", PASSWORD) is True
+    now[0] += 12.0
+    assert guess("192.0.2.9", "a", PASSWORD) is True
 
 
 def test_a_network_of_ipv6_is_one_that_guesses():
@@ -284,7 +339,7 @@ def test_a_proxys_header_counts_from_the_proxy_alone(serving):
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])
 def test_beyond_loopback_the_pages_need_a_sign_in(serving, listen):
     """S27"""
-    with pytest.raises(FleetError, match="need a sign-in") as caught:
+    with pytest.raises(FleetError, match="require a sign-in") as caught:
         serving(listen=listen)
     assert "--password" in caught.value.do
     server = serving(listen=listen, access=Access.by_password(PASSWORD, time.monotonic))
@@ -329,13 +384,45 @@ def test_a_password_is_read_from_a_file_or_a_variable(tmp_path, monkeypatch):
     file = tmp_path / "password"
     file.write_text(PASSWORD + "\n")
     file.chmod(0o600)
-    assert read_password(f"file:{file}") == PASSWORD
+    assert read_source(f"file:{file}", "--password") == PASSWORD
     monkeypatch.setenv("FLEET_PASSWORD", PASSWORD)
-    assert read_password("env:FLEET_PASSWORD") == PASSWORD
+    assert read_source("env:FLEET_PASSWORD", "--password") == PASSWORD
     file.chmod(0o644)
     with pytest.raises(SecretError, match="chmod 600"):
-        read_password(f"file:{file}")
-    with pytest.raises(FleetError, match="env:NAME or file:PATH"):
-        read_password("hunter2 hunter2")
+        read_source(f"file:{file}", "--password")
+    with pytest.raises(SecretError, match="env:NAME or file:PATH"):
+        read_source("hunter2 hunter2", "--password")
     with pytest.raises(FleetError, match="5 characters"):
         Access.by_password("short", time.monotonic)
+
+
+COMMANDS = {
+    "serve": ("fleet", "serve"), "ingest": ("fleet", "ingest", "--store", "sqlite:///x.db", "--share", "x"),
+    "simulate": ("fleet", "simulate"), "agent": ("agent", "--root", "root", "--device", "porch-1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_brokers_url_with_its_password_comes_from_a_file_or_a_variable(in_process, tmp_path, monkeypatch, command):
+    """Every user of a machine sees what stands on a command line. The URL read is wrong, so that it is named."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "broker-url"
+    file.write_text("https://ingest:not-to-be-shown@fleet.example\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("FLEET_BROKER", file.read_text())
+    for source in (f"file:{file}", "env:FLEET_BROKER"):
+        ran = in_process(*command, "--broker", source)
+        assert ran.code == 1
+        assert "fleet.example" in ran.err
+        assert "not a broker URL" in ran.err
+        assert "not-to-be-shown" not in ran.err
+    file.chmod(0o644)
+    assert "chmod 600" in in_process(*command, "--broker", f"file:{file}").err
+
+
+def test_a_proxy_is_named_for_a_password_too(in_process, monkeypatch):
+    monkeypatch.setenv("FLEET_PASSWORD", PASSWORD)
+    serve = ("fleet", "serve", "--embedded-broker", "--proxy", "127.0.0.1")
+    assert "--proxy needs it, or --password" in in_process(*serve).err
+    ran = in_process(*serve[:-1], "proxy.example", "--password", "env:FLEET_PASSWORD")
+    assert "not an IP address" in ran.err

@@ -79,14 +79,14 @@ def test_many_items_in_one_request_count_as_many(file):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "names no client"),
-        ("# nobody\n", "names no client"),
-        ("board", "a line has"),
+        ("", "lists no clients"),
+        ("# nobody\n", "lists no clients"),
+        ("board", "expected a name"),
         ("board abc 5", "the hash is not"),
-        (line("board", BOARD, "0"), "the rate is not"),
-        (line("board", BOARD, "nan"), "the rate is not"),
-        (line("board", BOARD, "5", "root"), "a line has"),
-        (line("board", BOARD) + "\n" + line("board", OPERATOR), "'board' is there twice"),
+        (line("board", BOARD, "0"), "the rate must be"),
+        (line("board", BOARD, "nan"), "the rate must be"),
+        (line("board", BOARD, "5", "root"), "expected a name"),
+        (line("board", BOARD) + "\n" + line("board", OPERATOR), "duplicate client 'board'"),
     ],
 )
 def test_a_file_that_does_not_add_up_is_refused_with_its_line(tmp_path, text, why):
@@ -94,7 +94,7 @@ def test_a_file_that_does_not_add_up_is_refused_with_its_line(tmp_path, text, wh
     path.write_text(text)
     with pytest.raises(ServeError, match=why, check=has_code("serve-tokens")):
         Tokens.read(path)
-    with pytest.raises(ServeError, match="cannot be read", check=has_code("serve-tokens")):
+    with pytest.raises(ServeError, match="cannot read", check=has_code("serve-tokens")):
         Tokens.read(tmp_path / "absent")
 
 
@@ -148,7 +148,7 @@ def test_who_asks_too_often_is_told_when_to_come_back(host):
     assert ask(host, "GET", "/v2", **slow)[0] == 200
     status, headers, body = ask(host, "GET", "/v2", **slow)
     assert (status, int(headers["Retry-After"]) > 900) == (429, True)
-    assert json.loads(body) == {"error": "'slow' sends more than 0.001 requests a second"}
+    assert json.loads(body) == {"error": "'slow' exceeds its rate of 0.001 requests per second"}
 
 
 def test_whether_a_model_is_ready_costs_nothing_of_the_rate_and_needs_a_token_all_the_same(host):
@@ -162,14 +162,14 @@ def test_whether_a_model_is_ready_costs_nothing_of_the_rate_and_needs_a_token_al
 
 def test_a_file_that_changed_holds_from_the_next_second_on_and_a_wrong_one_changes_nothing(host, file, caplog):
     def look():
-        for reread in host.server._rereads:
-            reread.check()
+        for check in host.server._every_second:
+            check()
 
     known = {"Authorization": f"Bearer {BOARD}"}
     file.write_text("nonsense")
     host.call(look)
     assert ask(host, "GET", "/v2", **known)[0] == 200
-    assert "what was read before stays in use" in caplog.text
+    assert "the previous version stays in use" in caplog.text
     file.write_text(line("board", "another", "1000"))
     host.call(look)
     assert ask(host, "GET", "/v2", **known)[0] == 401

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgekit.host.admission import Admission
 from edgekit.host.api import Api
-from edgekit.host.connection import Patience, overdue
-from edgekit.host.lane import Admission
+from edgekit.host.connection import Server
+from edgekit.host.http1 import Patience, overdue
 from edgekit.host.models import Repository
-from edgekit.host.server import Server
 
 
 class Clock:

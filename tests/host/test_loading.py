@@ -206,7 +206,7 @@ def test_unloading_waits_for_requests_that_were_let_in(bundles, folder, protecti
 
 
 def test_a_folder_that_is_none_is_one_clear_error(tmp_path):
-    with pytest.raises(ServeError, match="no folder"):
+    with pytest.raises(ServeError, match="not a folder"):
         Serving(folder=tmp_path / "absent")
 
 

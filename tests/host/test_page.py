@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgekit.cli.host import serve
+from edgekit.host.admission import MAX_WAITING
 from edgekit.host.api import LONG_JSON
-from edgekit.host.connection import Patience
-from edgekit.host.http1 import HttpLimits
-from edgekit.host.lane import MAX_WAITING
+from edgekit.host.http1 import HttpLimits, Patience
 from edgekit.host.models import MAX_ANSWER, MAX_ITEMS
 from edgekit_runtime.system.strict_json import MOST_VALUES
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 
+import numpy as np
 import pytest
 import tiny
+from redis_server import RedisServer
 
+from edgekit_runtime import CacheOptions, open_bundle
+from edgekit_runtime.cache.identity import identify
 from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 from edgekit_runtime.remote.client import HostClient
 from edgekit_runtime.system.board import cores
@@ -21,9 +27,9 @@ EDGEKIT = [sys.executable, "-c", "from edgekit.cli import main; main()"]
 RED = {"image": tiny.RED[None]}
 
 
-def start(*arguments):
+def start(*arguments, command=EDGEKIT):
     return subprocess.Popen(
-        [*EDGEKIT, "host", "serve", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "host", "serve", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -53,7 +59,7 @@ def test_it_says_when_it_is_ready_answers_and_ends_when_told(bundle, tmp_path, t
         child.kill()
         child.wait()
     assert (child.returncode, out) == (code, ""), err
-    assert "stopped: 2 answered" in err
+    assert "stopped: 2 answered" in err  # greeted, then asked
     assert "Traceback" not in err
 
 
@@ -100,7 +106,7 @@ def test_a_port_in_use_is_one_clear_error(edgekit, bundle):
 
 def test_an_address_of_another_machine_is_one_clear_error(edgekit, bundle):
     assert "cannot listen" in edgekit("host", "serve", bundle, "--listen", "192.0.2.1:8000").err
-    assert "is no address" in edgekit("host", "serve", bundle, "--listen", "nobody.invalid:8000").err
+    assert "is not an address" in edgekit("host", "serve", bundle, "--listen", "nobody.invalid:8000").err
 
 
 @pytest.mark.parametrize("listen", ["8000", ":8000", "::1:8000", "box:", "box:many", "box:70000", "box:-1"])
@@ -142,3 +148,42 @@ def test_hosts_that_share_a_cache_serve_though_it_is_away(bundle):
     finally:
         child.terminate()
         child.communicate(timeout=LONG)
+
+
+PATIENT = "from edgekit_runtime.cache.shared import SharedCache as C; C.__init__.__kwdefaults__['wait_s'] = 30.0; "
+"""The tests judge what comes out, not how soon."""
+PLANTED = {"probs": np.array([0.0, 0.0, 0.0, 1.0], np.float32)}
+"""What the model itself never answers to red."""
+
+
+@pytest.mark.parametrize(("secret", "believed"), [("CACHE_KEY", True), ("OTHER_KEY", False)])
+def test_a_host_believes_what_was_sealed_with_its_secret_and_nothing_else(
+    bundle, tmp_path, monkeypatch, secret, believed
+):
+    monkeypatch.setenv("CACHE_KEY", bytes(range(100, 132)).hex())
+    monkeypatch.setenv("OTHER_KEY", bytes(range(32)).hex())
+    with RedisServer(tmp_path) as redis:
+        with open_bundle(bundle, cache=CacheOptions(shared=redis.url, shared_secret="env:CACHE_KEY")) as model:
+            tier = model._journey.cache._disk
+            key, _ = identify({"image": tiny.RED}, model.kept_form.namespace)
+            assert tier.put(key, PLANTED)
+            assert tier.sync()
+        child = start(
+            bundle, "--listen", "127.0.0.1:0", "--json", "--cache-mb", "0", "--cache", redis.url, "--cache-secret",
+            f"env:{secret}", command=[*EDGEKIT[:2], PATIENT + EDGEKIT[2]],
+        )  # fmt: skip
+        try:
+            url = json.loads(child.stdout.readline())["listening"]
+            with HostClient(url, model="tiny") as client:
+                found = int(client.infer(RED, LONG).outputs["probs"].argmax())
+            with urllib.request.urlopen(f"{url}/metrics", timeout=LONG) as page:
+                (line,) = re.findall(r"edgekit_cache_refused_total\{.*shared.*\} (\d+)", page.read().decode())
+        finally:
+            child.terminate()
+            child.communicate(timeout=LONG)
+    assert (found, line) == ((3, "0") if believed else (0, "1"))
+
+
+def test_a_secret_without_a_cache_is_wrong_usage(edgekit, bundle):
+    ran = edgekit("host", "serve", bundle, "--cache-secret", "env:CACHE_KEY")
+    assert (ran.code, "--cache-secret belongs to --cache" in ran.err) == (2, True)

@@ -11,5 +11,5 @@ from edgekit.host.models import Repository
 
 @pytest.mark.parametrize("kind", memory.HERE)
 def test_a_stateful_bundle_is_refused(tmp_path, kind):
-    with pytest.raises(ServeError, match=r"keeps a state from frame to frame.* model\.session\(\)"):
+    with pytest.raises(ServeError, match=r"the model is stateful.* model\.session\(\)"):
         Repository.open([memory.bundle(tmp_path, kind)])

@@ -16,8 +16,7 @@ from certificates import authority, certificate, lock
 from refusing import has_code
 from served import Serving
 
-from edgekit.host.connection import Patience
-from edgekit.host.http1 import HttpLimits, ServeError
+from edgekit.host.http1 import HttpLimits, Patience, ServeError
 from edgekit.host.server import Protection
 from edgekit_runtime.remote.client import HostClient
 from edgekit_runtime.system.errors import HostError
@@ -49,7 +48,7 @@ def trusting(folder, own=None):
 
 
 def test_connections_that_never_speak_tls_count_and_are_ended(folder, path, monkeypatch):
-    monkeypatch.setattr("edgekit.host.server._REFUSED_AT_ONCE", 0)
+    monkeypatch.setattr("edgekit.host.connection._REFUSED_AT_ONCE", 0)
     with Serving(path, protection=Protection(certificate=folder / "server.pem")) as host, ExitStack() as stack:
         host.call(lambda: setattr(host.server, "limits", HttpLimits(connections=4)))
         host.call(lambda: setattr(host.server, "patience", Patience(head=0.5)))
@@ -102,10 +101,10 @@ def test_a_renewed_certificate_is_used_for_the_next_connection(folder, path, tmp
     with Serving(path, protection=Protection(certificate=used)) as host:
         assert _name(host.port, folder) == "server"
         shutil.copy(folder / "renewed.pem", used)
-        host.call(lambda: [reread.check() for reread in host.server._rereads])
+        host.call(lambda: [check() for check in host.server._every_second])
         assert _name(host.port, folder) == "renewed"
         used.write_text("cut off")
-        host.call(lambda: [reread.check() for reread in host.server._rereads])
+        host.call(lambda: [check() for check in host.server._every_second])
         assert _name(host.port, folder) == "renewed"
 
 

@@ -34,7 +34,7 @@ def _external(**entries: str) -> Callable[[], bytes]:
 
 
 def _external_data() -> Iterator[BadModel]:
-    says = "stand (elsewhere|in another file)"
+    says = "are stored elsewhere|are said to be in another file"
     places = {
         "climbing": {"location": "../../etc/passwd"},
         "absolute": {"location": "/etc/passwd"},

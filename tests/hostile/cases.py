@@ -98,21 +98,21 @@ def _damaged() -> Iterator[Case]:
     good = newer()
     body_end, _, blobs_at = _spans(good)
     integrity = "bundle-integrity"
-    yield Case(1, "bit-in-manifest", lambda: _flipped(good, 200), integrity, "header is not what was written")
-    yield Case(
-        1, "bit-in-signatures", lambda: _flipped(good, body_end + 30), integrity, "header is not what was written"
-    )
+    yield Case(1, "bit-in-manifest", lambda: _flipped(good, 200), integrity, "header was changed")
+    yield Case(1, "bit-in-signatures", lambda: _flipped(good, body_end + 30), integrity, "header was changed")
     for number, entry in enumerate(forge.entries(forge.blobs())):
         at = blobs_at + entry["offset"] + entry["size"] // 2
-        yield Case(1, f"bit-in-blob-{number}", lambda at=at: _flipped(good, at), integrity, "is not what was packed")
+        yield Case(
+            1, f"bit-in-blob-{number}", lambda at=at: _flipped(good, at), integrity, r"blob [0-9a-f]{12} was changed"
+        )
     other = _resealed(good, lambda body, block: (body.replace(b'"name":"tiny"', b'"name":"tinz"'), block))
-    yield Case(1, "manifest-changed-digest-fitting", lambda: other, "bad-signature", "does not hold")
+    yield Case(1, "manifest-changed-digest-fitting", lambda: other, "bad-signature", "the signature by .* is invalid")
     yield Case(
         1,
         "signature-changed-digest-fitting",
         lambda: _resealed(good, lambda body, block: (body, _other_signature(block))),
         "bad-signature",
-        "does not hold",
+        "the signature by .* is invalid",
     )
 
 
@@ -128,13 +128,13 @@ def _signers() -> Iterator[Case]:
         body = forge.canonical(forge.manifest())
         return forge.pack(body, forge.blobs(), block=forge.canonical([forge.signature("ours", body, forge.ROOT_TYPE)]))
 
-    yield Case(2, "unknown-key", by("mallory"), "unknown-key", "no key that is trusted here")
+    yield Case(2, "unknown-key", by("mallory"), "unknown-key", "any key trusted here")
     yield Case(2, "expired-key", by("late"), "key-expired", "was trusted until 2026-11-02")
     yield Case(2, "revoked-key", by("stolen"), "revoked-key", "which was revoked: stolen")
     yield Case(2, "expired-root", by("ours"), "root-expired", "expired on 2026-11-02", root="root-expired.json")
     yield Case(2, "one-of-two", by("ours"), "too-few-signatures", "2 of 2", root="root-2of2.json")
     yield Case(2, "one-of-two-twice", twice, "too-few-signatures", "2 of 2", root="root-2of2.json")
-    yield Case(2, "signed-as-a-root", of_another_kind, "bad-signature", "does not hold")
+    yield Case(2, "signed-as-a-root", of_another_kind, "bad-signature", "the signature by .* is invalid")
 
 
 def _signature_sizes() -> Iterator[Case]:
@@ -164,12 +164,12 @@ def _lengths() -> Iterator[Case]:
 def _spellings() -> Iterator[Case]:
     body = forge.canonical(forge.manifest())
     refused = "bundle-format"
-    yield Case(5, "key-twice", lambda: signed(b'{"format":1,' + body[1:]), refused, "stands there twice|not in order")
+    yield Case(5, "key-twice", lambda: signed(b'{"format":1,' + body[1:]), refused, "duplicate key")
     yield Case(5, "NaN", lambda: signed(body.replace(b'"threads":1', b'"threads":NaN')), refused, "NaN")
-    yield Case(5, "nested-100000-deep", lambda: signed(b"[" * 100_000 + b"]" * 100_000), refused, "nested deeper")
-    yield Case(5, "not-UTF-8", lambda: signed(body.replace(b"tiny", b"ti\xffy")), refused, "no UTF-8")
-    yield Case(5, "byte-order-mark", lambda: signed(b"\xef\xbb\xbf" + body), refused, "byte order mark")
-    yield Case(5, "UTF-16", lambda: signed(body.decode().encode("utf-16")), refused, "no UTF-8")
+    yield Case(5, "nested-100000-deep", lambda: signed(b"[" * 100_000 + b"]" * 100_000), refused, "nested too deeply")
+    yield Case(5, "not-UTF-8", lambda: signed(body.replace(b"tiny", b"ti\xffy")), refused, "not UTF-8")
+    yield Case(5, "byte-order-mark", lambda: signed(b"\xef\xbb\xbf" + body), refused, "UTF-8 BOM")
+    yield Case(5, "UTF-16", lambda: signed(body.decode().encode("utf-16")), refused, "not UTF-8")
     yield Case(5, "half-a-surrogate-pair", lambda: signed(body.replace(b'"tiny"', b'"\\ud800"')), refused, "escaped")
     yield Case(
         5,
@@ -195,15 +195,15 @@ def _names() -> Iterator[Case]:
             f"name-{what}",
             lambda name=name: signed(name=name),
             "bundle-format",
-            "no name of a bundle|is not seen|escaped",
+            "not a name of a bundle|invisible|escaped",
         )
-    yield Case(6, "recipe-climbing", lambda: changed(_recipe("../../x")), "bundle-format", "no name of a recipe")
+    yield Case(6, "recipe-climbing", lambda: changed(_recipe("../../x")), "bundle-format", "not a name of a recipe")
     yield Case(
         6,
         "profile-absolute",
         lambda: changed(lambda m: m["target"].update(profile="/etc")),
         "bundle-format",
-        "no name of a profile",
+        "not a name of a profile",
     )
 
 
@@ -225,15 +225,15 @@ def _twins() -> Iterator[Case]:
 
         return lambda: changed(change)
 
-    yield Case(7, "recipe-twice", second("tflite-int8"), "bundle-format", "one recipe")
-    yield Case(7, "recipe-case-twin", second("TFLite-INT8"), "bundle-format", "one recipe")
+    yield Case(7, "recipe-twice", second("tflite-int8"), "bundle-format", "the same recipe")
+    yield Case(7, "recipe-case-twin", second("TFLite-INT8"), "bundle-format", "the same recipe")
     yield Case(7, "two-primaries", second("tflite-f32", "primary"), "bundle-format", "several artifacts have the role")
     yield Case(
         7,
         "input-twice",
         lambda: changed(lambda m: m["contract"]["inputs"].append(m["contract"]["inputs"][0])),
         "bundle-format",
-        "there twice",
+        "occurs twice",
     )
     yield Case(
         7,
@@ -249,10 +249,10 @@ def _sizes() -> Iterator[Case]:
         return lambda: changed(lambda m: m["blobs"][0].update(size=size))
 
     good = newer()
-    yield Case(8, "size-smaller", sized(2119), "bundle-format", "as long as it says")
-    yield Case(8, "size-larger", sized(2121), "bundle-format", "as long as it says")
-    yield Case(8, "size-2-to-the-63", sized(2**63), "bundle-format", "is not a int|not canonical")
-    yield Case(8, "size-negative", sized(-1), "bundle-format", "does not lie where it should")
+    yield Case(8, "size-smaller", sized(2119), "bundle-format", "its declared length")
+    yield Case(8, "size-larger", sized(2121), "bundle-format", "its declared length")
+    yield Case(8, "size-2-to-the-63", sized(2**63), "bundle-format", "is not an int|not canonical")
+    yield Case(8, "size-negative", sized(-1), "bundle-format", "is not at its place")
     yield Case(
         8,
         "sizes-beyond-any-bundle",
@@ -260,7 +260,7 @@ def _sizes() -> Iterator[Case]:
         "bundle-format",
         "more than",
     )
-    yield Case(8, "golden-picture-of-another-size", lambda: _golden_size(), "bundle-format", "has another size")
+    yield Case(8, "golden-picture-of-another-size", lambda: _golden_size(), "bundle-format", "differs in size")
     yield Case(
         8,
         "something-after-the-last-blob",
@@ -311,7 +311,7 @@ def _sequence() -> Iterator[Case]:
         "rollout-seq-2-to-the-53-and-1",
         lambda: signed(rollout_seq=2**53 + 1),
         "bundle-format",
-        "is not a int|not canonical",
+        "is not an int|not canonical",
     )
     yield Case(11, "rollout-seq-negative", lambda: signed(rollout_seq=-1), "bundle-format", "negative")
     yield Case(11, "rollout-seq-older", lambda: signed(rollout_seq=4), "downgrade", "is older than 5", reader=False)
@@ -355,9 +355,9 @@ def _dates() -> Iterator[Case]:
         "expires-before-it-begins",
         lambda: signed(not_before="2030-01-01T00:00:00Z", expires="2029-01-01T00:00:00Z"),
         "bundle-format",
-        "before it may be used",
+        "before it becomes valid",
     )
-    yield Case(12, "no-such-day", lambda: signed(expires="2027-02-30T00:00:00Z"), "bundle-format", "no moment")
+    yield Case(12, "no-such-day", lambda: signed(expires="2027-02-30T00:00:00Z"), "bundle-format", "not a UTC date")
 
 
 def _boards() -> Iterator[Case]:
@@ -381,7 +381,7 @@ def _boards() -> Iterator[Case]:
         "requires-what-nobody-knows",
         lambda: signed(requires=["quantum"]),
         "bundle-newer",
-        "does not know: quantum",
+        "reader lacks: quantum",
     )
     yield Case(13, "of-a-later-format", lambda: signed(format=2), "bundle-newer", "bundle format 2")
 
@@ -406,7 +406,7 @@ def _pickles() -> Iterator[Case]:
     torch = b"PK\x03\x04" + bytes(26) + b"archive/data.pkl" + payload
     for name, data in (("pickle", payload), ("npy-of-objects", npy), ("pt", torch)):
         yield Case(20, f"{name}-for-a-model", lambda data=data: carrying(data), "model-file", "", reader=False)
-    yield Case(20, "pickle-for-a-golden-picture", lambda: _golden_blob(payload), "bundle-format", "has another size")
+    yield Case(20, "pickle-for-a-golden-picture", lambda: _golden_blob(payload), "bundle-format", "differs in size")
 
 
 def _golden_blob(data: bytes) -> bytes:
@@ -427,7 +427,7 @@ def _proofs() -> Iterator[Case]:
     yield Case(21, "tolerance-of-cosine-minus-1", tolerance(cosine=-1), "bundle-format", "proves nothing")
     yield Case(21, "no-golden-example", lambda: signed(golden=[]), "bundle-format", "golden")
     yield Case(21, "golden-answer-of-NaN", _float_answers, "bundle-format", "NaN")
-    yield Case(21, "golden-answer-of-another-shape", _long_answers, "bundle-format", "has another size")
+    yield Case(21, "golden-answer-of-another-shape", _long_answers, "bundle-format", "differs in size")
     yield Case(22, "golden-answer-of-another-model", _false_answers, "selftest", "differs by", reader=False)
 
 

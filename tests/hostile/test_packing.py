@@ -60,8 +60,8 @@ def floats(array):
 WORTHLESS = {
     "NaN": (floats(np.array([np.nan, 0, 0, 1], np.float32)), "NaN"),
     "infinity": (floats(np.array([np.inf, 0, 0, 1], np.float32)), "NaN or infinity"),
-    "another shape": (outputs(np.zeros(5, np.int8)), "another size"),
-    "nothing": (outputs(np.zeros(0, np.int8)), "another size"),
+    "another shape": (outputs(np.zeros(5, np.int8)), "differs in size"),
+    "nothing": (outputs(np.zeros(0, np.int8)), "differs in size"),
     "a tolerance of 1e9 steps": (answering(tolerance=Tolerance(10**9, 0.95)), "proves nothing"),
     "a tolerance below none": (answering(tolerance=Tolerance(-1, 0.95)), "proves nothing"),
     "a cosine of -1": (answering(tolerance=Tolerance(2, -1.0)), "proves nothing"),

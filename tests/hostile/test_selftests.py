@@ -64,7 +64,7 @@ def bundle(tmp_path):
 def test_group_22_a_self_test_that_hangs_is_ended(bundle, root, child):
     """S16"""
     start = time.monotonic()
-    refuses(root, bundle, asked(proving=TrialOptions(silence_s=3)), "selftest", "did not come back within 3 s")
+    refuses(root, bundle, asked(proving=TrialOptions(silence_s=3)), "selftest", "did not respond within 3 s")
     assert time.monotonic() - start < 30
 
 

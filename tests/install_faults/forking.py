@@ -42,8 +42,7 @@ def load() -> None:
     import edgekit.cli.main
     import edgekit.cli.progress
     import edgekit_profiles.detect
-    import edgekit_runtime.install.active
-    import edgekit_runtime.install.watching
+    import edgekit_runtime.install.open_active
     import edgekit_runtime.loading
     import edgekit_runtime.loading.readiness
     import edgekit_runtime.serving.model
@@ -86,7 +85,7 @@ def start(root: str) -> dict[str, Any]:
 def watch(root: str, answers: int) -> dict[str, Any]:
     """As an application in use, its trial judged by what was promised and by so many answers, in no time at all."""
     from edgekit_runtime import open_bundle
-    from edgekit_runtime.install.watching import TrialWatch
+    from edgekit_runtime.install.open_active import TrialWatch
 
     with open_bundle(root, cache=False) as model:
         held = model._journey.opened.held

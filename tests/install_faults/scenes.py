@@ -21,7 +21,7 @@ from install_faults.forks import Forks
 from install_faults.serving import Served
 from tiny import bundle
 
-from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.writer import SigningKey
 
 Step = list[Any]

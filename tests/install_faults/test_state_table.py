@@ -22,7 +22,8 @@ from install_faults.traces import calls_of
 from installed import Maker
 from tiny import content
 
-from edgekit.packaging.assemble import BundleTerms, assemble
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.writer import SigningKey, write_bundle
 from edgekit_runtime.bundle.manifest import Promise
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from others import environment
+from others import environment, is_ready
 from refusing import has_code
 from served import Serving
 
@@ -64,8 +64,8 @@ def test_tritonclient_gets_our_answers_in_every_form(told, form):
 def test_tritonclient_is_told_what_was_wrong(told):
     found, _ = told
     assert [status for status, _ in found["errors"]] == ["404", "400", "400", "503", "404", "404"]
-    assert found["errors"][0][1] == "there is no model 'other'; models: tiny"
-    assert "[-1, 8, 8, 3] is taken" in found["errors"][2][1]
+    assert found["errors"][0][1] == "unknown model 'other'; models: tiny"
+    assert "expected [-1, 8, 8, 3]" in found["errors"][2][1]
 
 
 # Our client, their servers.
@@ -73,8 +73,8 @@ def test_tritonclient_is_told_what_was_wrong(told):
 
 def test_a_real_triton_answers_our_client_in_binary(triton):
     with HostClient(triton.url, model="dbl") as client:
-        found = client.metadata(LONG)
-        assert (found.server, found.binary, found.edgekit) == ("triton", True, None)
+        found = client.greet(LONG)
+        assert (found.binary, found.edgekit) == (True, None)
         assert [(i.name, i.datatype, i.shape) for i in found.inputs] == [("x", "FP32", (-1, -1))]
         for count in (1, 8):
             x = np.random.default_rng(count).normal(size=(count, 50_000)).astype(np.float32)
@@ -93,7 +93,7 @@ def test_a_real_triton_answers_our_client_in_json(triton):
 
 def test_a_real_tritons_refusals_are_typed(triton):
     with HostClient(triton.url, model="nobody") as client:
-        assert client.ready(LONG) is False
+        assert not is_ready(triton.url, "nobody")
         with pytest.raises(HostError, match="nobody", check=has_code("host-refused")):
             client.infer(X, LONG)
     with HostClient(triton.url, model="dbl") as client:
@@ -121,11 +121,11 @@ def test_a_slow_triton_is_late_and_a_full_one_busy(triton):
 
 def test_a_real_mlserver_answers_our_client_in_json_after_one_probe(mlserver):
     with HostClient(mlserver.url, model="dbl") as client:
-        assert not client.metadata(LONG).binary
+        assert not client.greet(LONG).binary
         for _ in range(3):
             np.testing.assert_array_equal(client.infer(X, LONG).outputs["y"], 2 * X["x"])
         assert client._known.binary is False
     with HostClient(mlserver.url, model="nobody") as client:
-        assert client.ready(LONG) is False
+        assert not is_ready(mlserver.url, "nobody")
         with pytest.raises(HostError, check=has_code("host-refused", "host-unreachable")):
             client.infer(X, LONG)

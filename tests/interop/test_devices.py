@@ -40,7 +40,11 @@ def test_a_server_with_another_model_is_found_out(server, tmp_path):
     example = clearest_example(bundle)
     other = replace(example, answers=[{"probs": np.roll(answer["probs"], 1)} for answer in example.answers])
     model = RemoteModel(Host(server.url, model="tiny"), bundle.manifest, other)
-    with pytest.raises(HostError, match="another model's", check=has_code("host-golden")):
+    with pytest.raises(
+        HostError,
+        match="golden example differs, so it is of another model: the best class is",
+        check=has_code("host-golden"),
+    ):
         model.prove(30.0)
     assert not model.proven
     model.close()

@@ -1,7 +1,8 @@
 """Make the tiny models of this folder, of a few kilobytes each.
 
 An 8x8 RGB classifier of 4 classes with seeded weights; a leaky memory of 4 numbers, whose state goes in and comes out,
-or stays inside; and a detector of bright spots.
+or stays inside; a detector of bright spots; and for batches of a file for one item a network that works row by row, and
+one that multiplies its rows with each other.
 
     python tests/models/make.py
 
@@ -247,6 +248,44 @@ def spots() -> None:
     (FOLDER / "spots_int8.tflite").write_bytes(converter.convert())
 
 
+def rows() -> None:
+    rng = np.random.default_rng(13)
+    first, second = (rng.normal(0, 0.5, shape).astype(np.float32) for shape in ((12, 16), (16, 4)))
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 12), tf.float32, "x")])
+    def network(x):
+        return {"y": tf.nn.softmax(tf.nn.relu(x @ first) @ second)}
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 12), tf.float32, "x")])
+    def mixing(x):
+        return {"y": tf.matmul(x, x, transpose_b=True)}
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()])
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: ([rng.normal(0, 1, (1, 12)).astype(np.float32)] for _ in range(64))
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    converter.inference_input_type = converter.inference_output_type = tf.int8
+    (FOLDER / "rows_int8.tflite").write_bytes(converter.convert())
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([mixing.get_concrete_function()])
+    (FOLDER / "mixing_f32.tflite").write_bytes(converter.convert())
+
+
+def ssd() -> None:
+    """A detector with TensorFlow's four outputs: each of 2 x 2 cells is a box of class 0 or 1, its red the score."""
+    corners = [[y / 2, x / 2, y / 2 + 0.5, x / 2 + 0.5] for y in range(2) for x in range(2)]
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 16, 16, 3), tf.float32, "image")])
+    def network(image):
+        scores = tf.reshape(tf.nn.avg_pool2d(image[..., :1], 8, 8, "VALID"), (1, 4))
+        zeros = scores * 0.0
+        boxes = np.float32([corners]) + zeros[..., None]
+        classes = zeros + np.float32([[0, 1, 0, 1]])
+        return {"a": boxes, "b": classes, "c": scores, "d": tf.reduce_sum(zeros + 1.0, 1)}
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([network.get_concrete_function()], tf.Module())
+    (FOLDER / "ssd_f32.tflite").write_bytes(converter.convert())
+
+
 if __name__ == "__main__":
     tflite()
     cnn()
@@ -255,5 +294,7 @@ if __name__ == "__main__":
     memory_carried_int8()
     memory_carried_onnx()
     spots()
+    rows()
+    ssd()
     for path in sorted(p for p in FOLDER.iterdir() if p.suffix in (".tflite", ".onnx")):
         print(f"{path.name}: {path.stat().st_size:,} bytes")

@@ -11,9 +11,10 @@ import rooted
 import tiny
 from parts import missing
 
+from edgekit.packaging.bundle_options import SigningOptions
 from edgekit.packaging.key_folder import KeyFolder
 from edgekit.packaging.output_errors import KeysError
-from edgekit.packaging.signers import ExternalSigner, SigningOptions, open_signers
+from edgekit.packaging.signers import ExternalSigner, open_signers
 from edgekit_runtime.bundle.reader import read_bundle
 
 MESSAGE = b"DSSEv1 1 x 2 {}"
@@ -97,12 +98,15 @@ def test_the_bytes_come_on_stdin_and_the_signature_in_any_usual_form(printing, t
 
 WRONG = {
     "no such command": ("no-such-signer --key 1", "cannot be started: No such file"),
-    "no command": ("", "names no command"),
-    "an open quote": ("sign 'x", "no command: No closing quotation"),
-    "it fails": (python("raise SystemExit(3)"), "ended with 3"),
-    "it prints nothing": (python("pass"), "printed 0 bytes that are no signature"),
-    "it prints a sentence": (python('print("touch the token")'), "that are no signature"),
-    "another signature": (python('import sys; sys.stdout.buffer.write(b"s" * 64)'), "no signature of key"),
+    "no command": ("", "--signer is empty"),
+    "an open quote": ("sign 'x", "not a command: No closing quotation"),
+    "it fails": (python("raise SystemExit(3)"), "exited with 3"),
+    "it prints nothing": (python("pass"), "printed 0 bytes, which are not a signature"),
+    "it prints a sentence": (python('print("touch the token")'), "are not a signature"),
+    "another signature": (
+        python('import sys; sys.stdout.buffer.write(b"s" * 64)'),
+        "did not sign these bytes",
+    ),
 }
 
 
@@ -115,7 +119,7 @@ def test_what_a_signer_does_wrong_is_told_and_never_packed(command, words):
 
 def test_a_signer_that_never_answers_is_ended():
     command = python("import threading; threading.Event().wait()")
-    with pytest.raises(KeysError, match=r"did not answer within 0\.5 s"):
+    with pytest.raises(KeysError, match=r"did not finish within 0\.5 s"):
         ExternalSigner(command, rooted.raw("ann"), timeout_s=0.5).sign(MESSAGE)
 
 

@@ -54,17 +54,17 @@ def test_a_key_is_never_written_over(folder: KeyFolder):
 
 @pytest.mark.parametrize("name", ["../camera", "a/b", "", ".hidden", "x" * 65])
 def test_a_name_never_leads_out_of_the_folder(name: str, folder: KeyFolder):
-    with pytest.raises(KeysError, match="no name for a key"):
+    with pytest.raises(KeysError, match="not a valid key name"):
         create_secret(folder, name)
 
 
 def test_the_command_tells_where_it_is_and_what_it_is_called_and_never_the_key(tmp_path: Path):
-    said = told("secret", "camera", "--folder", tmp_path / "keys")
+    said = told("new", "camera", "--secret", "--folder", tmp_path / "keys")
     (key,) = load_secret(str(tmp_path / "keys" / "camera.secret")).to_pipe()
     assert "--encrypt" in said.output
     assert str(tmp_path / "keys" / "camera.secret") in said.output
     listed = told("list", "--folder", tmp_path / "keys")
-    as_json = told("secret", "gate", "--folder", tmp_path / "keys", "--json")
+    as_json = told("new", "gate", "--secret", "--folder", tmp_path / "keys", "--json")
     assert json.loads(as_json.output).keys() == {"name", "id", "file"}
     assert "camera" in listed.output
     assert all(key not in output for output in (said.output, listed.output, as_json.output))

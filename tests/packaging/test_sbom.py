@@ -7,7 +7,8 @@ import json
 import pytest
 import tiny
 
-from edgekit.packaging.assemble import BundleArtifact, BundleTerms
+from edgekit.packaging.assemble import BundleArtifact
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.sbom import sbom
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available

@@ -9,7 +9,7 @@ import tiny
 from click.testing import CliRunner
 
 from edgekit.cli.main import cli
-from edgekit.packaging.assemble import BundleTerms, refuse_past, terms_of
+from edgekit.packaging.bundle_options import BundleTerms, checked_terms, refuse_past
 from edgekit.packaging.output_errors import PackagingError
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.bundle.reader import read_bundle
@@ -19,12 +19,14 @@ from edgekit_runtime.engines.registry import available
 
 @pytest.mark.skipif("litert" not in available(), reason="needs LiteRT")
 def test_the_terms_travel(tmp_path):
-    terms = terms_of(
-        licence=" Apache-2.0 ",
-        rollout_seq=7,
-        not_before="2027-01-01",
-        expires="2027-12-31T12:00:00Z",
-        compatible=("raspberry-pi-5", "x86-64", "raspberry-pi-4"),
+    terms = checked_terms(
+        BundleTerms(
+            licence=" Apache-2.0 ",
+            rollout_seq=7,
+            not_before="2027-01-01",
+            expires="2027-12-31T12:00:00Z",
+            compatible=("raspberry-pi-5", "x86-64", "raspberry-pi-4"),
+        )
     )
     manifest = read_bundle(tiny.bundle(tmp_path, terms=terms, promise=Promise(1.5, 2.0, 60.0))).manifest
     assert (manifest.licence, manifest.rollout_seq) == ("Apache-2.0", 7)
@@ -54,7 +56,7 @@ def test_without_any_the_bundle_is_for_its_own_board(tmp_path):
 )
 def test_what_makes_no_sense_is_refused_by_its_option(given, option):
     with pytest.raises(PackagingError) as refused:
-        terms_of(**given)
+        checked_terms(BundleTerms(**given))
     assert refused.value.where == option
     assert refused.value.do
 
@@ -64,13 +66,13 @@ NOON = seconds_of("2027-01-31T12:00:00Z")
 
 @pytest.mark.parametrize("expires", [None, "2027-02-01", "2027-01-31T12:00:01Z"])
 def test_what_a_board_could_still_install_is_built(expires):
-    refuse_past(terms_of(expires=expires), NOON)
+    refuse_past(checked_terms(BundleTerms(expires=expires)), NOON)
 
 
 @pytest.mark.parametrize("expires", ["2026-01-01", "2027-01-31", "2027-01-31T12:00:00Z"])
 def test_what_no_board_could_install_any_more_is_refused_by_the_clock_that_is_named(expires):
     with pytest.raises(PackagingError, match=r"is past.*it is 2027-01-31T12:00:00Z by this machine's clock") as refused:
-        refuse_past(terms_of(expires=expires), NOON)
+        refuse_past(checked_terms(BundleTerms(expires=expires)), NOON)
     assert refused.value.where == "--expires"
 
 

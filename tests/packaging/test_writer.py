@@ -37,9 +37,9 @@ def test_a_tolerance_that_proves_nothing(refused):
 
 
 def test_names_numbers_and_texts_beyond_what_a_reader_takes(refused):
-    refused("is no name of a bundle", name="../x")
-    refused("a promise is no positive number", promise=Promise(p99_ms=-1.0))
-    refused("is one that is not seen", version="1\u202e0")
+    refused("is not a name of a bundle", name="../x")
+    refused("a promised figure is not positive", promise=Promise(p99_ms=-1.0))
+    refused("is invisible", version="1\u202e0")
     refused("a character is escaped", licence="a\nb")
 
 

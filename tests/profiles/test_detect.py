@@ -93,7 +93,7 @@ def test_a_machine_that_no_engine_is_built_for_gets_no_profile_to_begin_with(cat
     got = found("visionfive-2", catalogue, tmp_path)
     assert (got.toml, got.why) == (
         "",
-        "no profile is of 'StarFive VisionFive 2 v1.3B', and no engine has a wheel for riscv64",
+        "no profile matches 'StarFive VisionFive 2 v1.3B', and no engine has a wheel for riscv64",
     )
 
 
@@ -116,10 +116,10 @@ def test_another_python_says_what_installs_then(catalogue: Catalogue, tmp_path: 
     facts = read_facts(captured.lay_out("jetson-orin-nano", tmp_path))
     (python,) = detect(replace(facts, python="3.9.2"), catalogue).differences
     assert python.means.startswith(
-        "no engine installs here: Python 3.9 is served by no current wheel of ai-edge-litert"
+        "no engine installs here: Python 3.9 is supported by no current wheel of ai-edge-litert"
     )
     (newer,) = detect(replace(facts, python="3.12.3"), catalogue).differences
-    assert newer.means == "here install: litert, onnxruntime"
+    assert newer.means == "engines that install here: litert, onnxruntime"
 
 
 def test_missing_features_are_told(catalogue: Catalogue, tmp_path: Path):
@@ -156,7 +156,7 @@ def test_a_core_that_nobody_knows_is_shown_by_its_numbers(catalogue: Catalogue, 
     captured.written(tmp_path / "proc/cpuinfo", b"processor\t: 0\nCPU implementer\t: 0x61\nCPU part\t: 0x022\n")
     got = detect(read_facts(tmp_path), catalogue)
     assert got.facts.clusters == (Cluster("0x61:0x22", 1, None),)
-    assert got.why == "the board has no name, and none stands for 0x61:0x22"
+    assert got.why == "the board has no name, and no profile stands for 0x61:0x22"
 
 
 def test_this_machine_is_read_without_an_error(catalogue: Catalogue):

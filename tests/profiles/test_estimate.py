@@ -268,7 +268,7 @@ BOARDS = {
     "a core that was never fitted": (load("x86-64"), "float32", "no rate was fitted for x86-64 cores"),
     "ARMv6": (replace(bare(PI4), core=replace(PI4.core, type="arm1176")), "int8", "no rate was fitted for arm1176"),
     "a memory of unknown speed": (
-        replace(PI4, memory=replace(PI4.memory, bandwidth_gbps=None)), "int8", "memory's bandwidth"),
+        replace(PI4, memory=replace(PI4.memory, bandwidth_gbps=None)), "int8", "memory bandwidth"),
 }  # fmt: skip
 
 

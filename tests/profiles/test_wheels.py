@@ -61,7 +61,7 @@ def test_the_verdicts_are_the_runtimes_engines_in_its_order():
 def test_jetson_nano_is_refused_by_its_python_for_every_engine():
     for verdict in installable(load("jetson-nano")):
         assert not verdict.ok
-        assert verdict.reason.startswith("Python 3.6 is served by no current wheel of ")
+        assert verdict.reason.startswith("Python 3.6 is supported by no current wheel of ")
 
 
 def test_reasons_name_what_stands_in_the_way():
@@ -112,13 +112,13 @@ def test_debians_packages_satisfy_the_base_installs_floors(release: str):
 def test_a_pinned_version_is_the_only_one_that_counts():
     assert versions(board(pins={"onnxruntime": "1.23.2"}))["onnxruntime"] == "1.23.2"
     verdict = installable(board(pins={"onnxruntime": "1.2.0"}))[2]
-    assert (verdict.ok, verdict.reason) == (False, "onnxruntime 1.2.0 has no wheel that edgekit knows of")
+    assert (verdict.ok, verdict.reason) == (False, "onnxruntime 1.2.0 has no wheel known to edgekit")
 
 
 def test_a_pinned_engine_is_the_only_one_of_its_format():
     verdicts = {verdict.engine: verdict for verdict in installable(board(pins={"tflite-runtime": "2.14.0"}))}
     assert [name for name, verdict in verdicts.items() if verdict.ok] == ["tflite-runtime", "onnxruntime"]
-    assert verdicts["litert"].reason == "the profile holds its image to tflite-runtime 2.14.0"
+    assert verdicts["litert"].reason == "the profile pins its image to tflite-runtime 2.14.0"
 
 
 def test_wheels_stand_newest_first_within_an_engine_and_machine():

@@ -34,7 +34,8 @@ def released() -> dict[str, bytes]:
     """What the present writer makes."""
     import tiny
 
-    from edgekit.packaging.assemble import BundleArtifact, BundleTerms, assemble
+    from edgekit.packaging.assemble import BundleArtifact, assemble
+    from edgekit.packaging.bundle_options import BundleTerms
     from edgekit.packaging.writer import SigningKey
     from edgekit_runtime.bundle.manifest import Promise
     from edgekit_runtime.bundle.secrets import Secret

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
-from edgekit.report.compress_page import _estimated, _here, page, step_figure, summary
+from edgekit.report.compress_page import _estimated, _here, page, step_dots, summary
 
 PLAIN, QAT = "plain INT8", "qat"
 
@@ -37,24 +36,21 @@ def _result(scores=(0.8, 0.88), ci95=(0.05, 0.11), seed=0, why=""):
     }  # fmt: skip
 
 
-def _traces(results, time=_estimated):
-    figure = step_figure(summary(results), time, "ms")
-    return {trace["name"]: trace for trace in figure["data"] if trace.get("name")}
+def _dots(results, time=_estimated):
+    return {dot.name.rpartition(",")[0]: dot for dot in step_dots(summary(results), time) if dot.name}
 
 
 def test_a_mark_stands_at_score_and_milliseconds_with_both_intervals():
-    trace = _traces([_result()])[QAT]
-    assert trace["x"] == [1.0]
-    assert trace["y"] == pytest.approx([0.88])
-    assert (trace["error_x"]["arrayminus"], trace["error_x"]["array"]) == ([0.5], [1.0])
-    assert trace["error_y"]["array"] == pytest.approx([0.01])
-    assert trace["marker"]["symbol"] == ["circle"]
-    assert _traces([_result()], _here)[QAT]["x"] == [0.1]
+    dot = _dots([_result()])[QAT]
+    assert (dot.x, dot.y, dot.across) == (1.0, pytest.approx(0.88), (0.5, 2.0))
+    assert dot.up == pytest.approx((0.87, 0.89))
+    assert (dot.shape, dot.hue) == ("circle", "h2")
+    assert _dots([_result()], _here)[QAT].x == 0.1
 
 
 def test_an_interval_that_holds_zero_makes_the_mark_hollow_and_is_called_noise():
     result = _result(scores=(0.875, 0.88), ci95=(-0.002, 0.012))
-    assert _traces([result])[QAT]["marker"]["symbol"] == ["circle-open"]
+    assert _dots([result])[QAT].hue == "h2 hollow"
     assert "inside the noise" in page([result]).partition("<table>")[2]
     assert "inside the noise" not in page([_result()]).partition("<table>")[2]
 
@@ -67,9 +63,8 @@ def test_several_seeds_show_their_mean_their_ends_and_each_seed():
     assert found.note == "kept with 3 of 3 seeds"
     assert found.gain[0] == pytest.approx(0.08)
     assert found.noise, "gains of 4 to 12 points with three seeds: 0.08 - 4.30 * 0.04 / sqrt(3) is below zero"
-    figure = step_figure(summary(results), _estimated, "ms")
-    small = [trace for trace in figure["data"] if trace.get("showlegend") is False]
-    assert sorted(small[-1]["y"]) == pytest.approx([0.86, 0.88, 0.90])
+    small = [dot.y for dot in step_dots(summary(results), _estimated) if not dot.name]
+    assert sorted(small[-3:]) == pytest.approx([0.86, 0.88, 0.90])
     assert "seeds 0, 1, 2" in page(results)
 
 
@@ -88,8 +83,8 @@ def test_what_failed_or_has_no_time_is_a_row_and_no_mark():
     for row in result["rows"]:
         row.update({"ms": None, "low_ms": None, "high_ms": None})
     text = page([result])
-    assert step_figure(summary([result]), _estimated, "ms") is None
+    assert step_dots(summary([result]), _estimated) == []
     assert "no converter" in text
     assert "not kept: it takes no less time &lt;/script&gt;" in text
-    (figure,) = re.findall(r'<script type="application/json">(.*?)</script>', text)
-    assert {trace["name"] for trace in json.loads(figure)["data"]} == {"original", PLAIN, QAT}
+    (figure,) = re.findall(r'<figure class="chart.*?</figure>', text, re.DOTALL)
+    assert re.findall(r"</svg>([^<]+)</span>", figure) == ["original", PLAIN, QAT]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reported import FIDELITY, report
 
 from edgekit.report import words
-from edgekit.report.decision import FEWEST, VOID, Evidence, decide, evidence_of, sentences_of
+from edgekit.report.decision import FEW_LABELS, FEWEST, VOID, Evidence, decide, evidence_of, sentences_of
 from edgekit.report.html import html
 
 GOOD = Evidence("tflite-int8", items=500, loss=0.002, interval=(-0.004, 0.008), limit=0.01)
@@ -42,7 +42,7 @@ CASES = {
     ),
     "chosen and judged by the same few": (
         replace(GOOD, items=FEWEST - 5, reused=True),
-        "Ship it after 5 more labelled items",
+        "Give 5 more labelled items first",
     ),
     # 2 points of reach, which half of the limit, a half point, is a quarter of: sixteen times the items
     "the loss is the limit itself": (
@@ -58,7 +58,7 @@ CASES = {
     "no interval, items enough": (replace(GOOD, interval=None), "Ship it"),
     "a distance of few items, however narrow its interval": (
         replace(GOOD, items=FEWEST - 4, labelled=False, distance="1 - cosine"),
-        "Ship it after 4 more items",
+        "Give 4 more items first",
     ),
     "a distance of a task that is known": (replace(GOOD, labelled=False, distance="1 - cosine"), "Ship it"),
     "a raw task without a metric": (replace(GOOD, labelled=False, raw=True, distance="1 - cosine"), "Not decided"),
@@ -66,7 +66,7 @@ CASES = {
     "floats were rounded, on few items": (replace(GOOD, items=3, interval=(-0.1, 0.13), rounded=True), "Ship it"),
     "no interval, few items": (
         replace(GOOD, interval=None, items=FEWEST - 4, labelled=False),
-        "Ship it after 4 more items",
+        "Give 4 more items first",
     ),
 }
 
@@ -127,6 +127,36 @@ def test_what_makes_a_comparison_void_is_told_in_its_place(code: str) -> None:
 def drifted(**changes: Any) -> dict[str, Any]:
     nothing = dict.fromkeys(("metric", "original", "artifact", "drop", "ci95", "loss_ci95"))
     return {**FIDELITY, **nothing, **changes}
+
+
+def test_of_few_labelled_items_the_answers_decide_and_accuracy_asks_for_labels() -> None:
+    alike = {"name": "probs", "agreement": {"value": 0.95, "items": 20, "ci95": [0.76, 0.99]}}
+    few = {**FIDELITY, "items": 20, "agreement": 0.95, "outputs": [alike]}
+    limits = {"max_drop": 0.25, "budget_ms": None}
+    ((_, sentence),) = sentences_of(report(bundles=[board(fidelity=few)], limits=limits))
+    assert sentence == (
+        "Ship it: tflite-int8 loses 5 % of agreement with your model's answers on 20 items, at most 24 % with 95 % "
+        "certainty, within the limit of 25 %; accuracy needs 100 labels or more, not 20."
+    )
+    ((decision, sentence),) = sentences_of(report(bundles=[board(fidelity=few)], limits=LIMITS))
+    assert not decision.labelled  # more items help without labels, too
+    assert sentence.endswith("above the limit of 1 %; accuracy needs 100 labels or more, not 20.")
+    many = {**few, "items": FEW_LABELS}
+    assert evidence_of(report(limits=LIMITS), board(fidelity=many)).of == "top-1 accuracy"
+
+
+def test_of_few_labelled_boxes_their_own_interval_counts() -> None:
+    boxes = {"original": 30, "artifact": 30, "kept": 27, "agreement": 0.9, "ci95": [0.8, 0.95], "scores": None}
+    few = {**FIDELITY, "metric": "map", "items": 12, "agreement": 0.9, "decisions": boxes, "outputs": []}
+    found = evidence_of(report(limits=LIMITS), board(fidelity=few))
+    assert (found.interval, found.distance, found.few_labels) == (pytest.approx((0.05, 0.2)), "", 12)
+
+
+def test_an_interval_below_nothing_is_not_called_at_most_minus() -> None:
+    gained = decide(replace(GOOD, loss=-0.004, interval=(-0.007, -0.001)))
+    assert gained.why == (
+        "tflite-int8 loses no top-1 accuracy that 500 items show, with 95 % certainty, within the limit of 1 point"
+    )
 
 
 def test_without_labels_the_output_that_decides_has_the_interval() -> None:

@@ -13,7 +13,7 @@ from edgekit.report.html import html
 OUTSIDE = """
 const edge = document.documentElement.clientWidth;
 document.querySelectorAll("details").forEach((part) => { part.open = true; });
-return [...document.querySelectorAll("th, td, p, li, pre, small, .chart, .card, svg.main-svg")]
+return [...document.querySelectorAll("th, td, p, li, pre, small, .chart, .card, svg.plot")]
   .filter((part) => part.getBoundingClientRect().right > edge + 1)
   .map((part) => part.outerHTML.slice(0, 80));
 """
@@ -65,12 +65,13 @@ def full() -> dict[str, Any]:
     )  # fmt: skip
 
 
-def check_width(browser, folder, text, width, selector, fewest):
+def check_width(browser, folder, text, width, selector, fewest, media=""):
     """That nothing of a page lies outside, and that it has its parts."""
     file = folder / "page.html"
     file.write_text(text, encoding="utf-8")
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
     try:
         browser.get(file.as_uri())
         assert browser.execute_script(OUTSIDE) == []
@@ -78,11 +79,17 @@ def check_width(browser, folder, text, width, selector, fewest):
         assert browser.execute_script(f"return document.querySelectorAll('{selector}').length") >= fewest
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_column_leaves_the_page(browser, tmp_path, width):
     check_width(browser, tmp_path, html(full()), width, "table", 5)
+
+
+def test_no_column_leaves_a4_paper_and_every_chart_is_drawn_on_it(browser, tmp_path):
+    """718 pixels are 210 mm less two margins of a centimetre."""
+    check_width(browser, tmp_path, html(full()), 718, "svg.plot .dot", 4, media="print")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -98,4 +105,4 @@ def test_no_column_leaves_the_page_of_compress(browser, tmp_path, width):
     record = [{"step": "qat", "kept": False, "why": "it loses no less than before", "gain": gain}]
     result = {"name": "x" * 60, "profile": "raspberry-pi-4", "seed": 0, "kept": False, "verdict": "a verdict " * 20,
               "rows": rows, "steps": record}  # fmt: skip
-    check_width(browser, tmp_path, page([result]), width, "svg.main-svg", 2)
+    check_width(browser, tmp_path, page([result]), width, "svg.plot", 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit.report import words as scores
+from edgekit.report import words
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from edgekit.report import words as scores
     ],
 )
 def test_only_what_is_known_to_be_a_share_is_shown_as_one(metric, found, said):
-    assert scores.value(metric, found) == said
+    assert words.score(found, metric) == said
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_only_what_is_known_to_be_a_share_is_shown_as_one(metric, found, said):
     ],
 )
 def test_a_change_has_a_sign_unless_it_is_none(metric, drop, original, said):
-    assert scores.change(metric, drop, original) == said
+    assert words.change(metric, drop, original) == said
 
 
 @pytest.mark.parametrize(
     ("score", "said"), [(0.375, "37.5 %"), (1.0000001, "100.0 %"), (2.286, "2.286"), (-0.5, "-0.5"), (0.0, "0.0 %")]
 )
 def test_a_score_that_can_be_no_probability_is_never_shown_as_one(score, said):
-    assert scores.confidence(score) == said
+    assert words.confidence(score) == said

@@ -12,10 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sshd import Sshd
 
-from edgekit.shipping.answers import probe_files, probe_words
 from edgekit.shipping.plan import SshError
 from edgekit.shipping.push import missing_files
-from edgekit.shipping.ssh import Address, RemoteBoard, SshConnection, probe, profile_for
+from edgekit.shipping.ssh import Address, RemoteBoard, SshConnection, probe, probe_files, probe_words, profile_for
 from edgekit_profiles import open_catalogue
 
 pytestmark = pytest.mark.network
@@ -149,7 +148,7 @@ def test_no_answer_of_a_probe_is_an_untyped_error_or_another_place(lines):
 
 
 def test_an_answer_without_end_is_one_error(asked):
-    with pytest.raises(SshError, match="answered with more than"):
+    with pytest.raises(SshError, match="printed more than"):
         asked(b"x" * (17 << 20))
 
 

@@ -135,7 +135,7 @@ def test_dpkg_owns_the_environment_and_edgekit_install_puts_the_bundle_in(
     python = Path(f"/usr/bin/python{this_board.os.python}")
     if not python.exists():
         missing(str(python), f"sudo apt-get install python{this_board.os.python}")
-    asked = PackageRequest(tiny_bundle, this_board, tmp_path, REAL_ENGINE, wheel=ours(real_package))
+    asked = PackageRequest(tiny_bundle, this_board, tmp_path, engine=REAL_ENGINE, wheel=ours(real_package))
     refused = run_dpkg(root, "--install", pack_deb(asked).path)
     assert refused.returncode != 0
     assert "the bundle was not installed, so the package is not set up" in refused.stderr

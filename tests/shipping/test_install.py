@@ -15,7 +15,8 @@ import tiny
 from shipping.conftest import REAL_ENGINE
 from shipping.test_package import files
 
-from edgekit.packaging.assemble import BundleTerms, assemble
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.writer import SigningKey, write_bundle
 from edgekit.shipping.package import PackageRequest, PackageResult, pack
 from edgekit_profiles import Profile
@@ -90,7 +91,7 @@ def test_again_changes_nothing(installed, real_package, board):
     done = run(real_package.path, board)
     assert done.returncode == 0
     assert "the environment is there already" in done.stdout
-    assert "already answers" in done.stdout
+    assert "is already active" in done.stdout
     assert _kept(installed) == before
 
 
@@ -164,7 +165,7 @@ def _kept(home: Path) -> dict[str, str]:
 def _package(
     bundle: Path, board: Profile, folder: Path, wheel_of: PackageResult, *, allow_unsigned: bool = True, **more: Any
 ) -> PackageResult:
-    request = PackageRequest(bundle, board, folder / "usb", REAL_ENGINE, wheel=ours(wheel_of), **more)
+    request = PackageRequest(bundle, board, folder / "usb", engine=REAL_ENGINE, wheel=ours(wheel_of), **more)
     return pack(replace(request, allow_unsigned=allow_unsigned))
 
 

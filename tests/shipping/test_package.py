@@ -151,7 +151,7 @@ def test_what_no_package_has_put_there_is_named_and_nothing_is_touched(request_,
     (request_.output / file).parent.mkdir(exist_ok=True)
     (request_.output / file).write_text("mine")
     before = files(request_.output)
-    with pytest.raises(OutputError, match=f"the folder holds something else: {named}"):
+    with pytest.raises(OutputError, match=f"the directory is not empty: {named}"):
         pack(replace(request_, engine="tflite-runtime"))
     assert files(request_.output) == before
 
@@ -160,7 +160,7 @@ def test_what_no_package_has_put_there_is_named_and_nothing_is_touched(request_,
 def test_a_folder_that_is_not_wholly_a_package_is_not_replaced(request_, lost):
     pack(request_)
     (request_.output / lost).unlink()
-    with pytest.raises(OutputError, match="the folder holds something else"):
+    with pytest.raises(OutputError, match="the directory is not empty"):
         pack(request_)
     assert (request_.output / "install.sh").is_file()
 
@@ -172,7 +172,7 @@ def test_what_somebody_puts_there_meanwhile_is_not_lost(request_):
     def meanwhile(*_: object) -> None:
         (request_.output / "photo.jpg").write_text("mine")
 
-    with pytest.raises(OutputError, match="holds something else: photo"):
+    with pytest.raises(OutputError, match="not empty: photo"):
         pack(replace(request_, approve=meanwhile))
     assert files(request_.output).items() > before.items()
     assert (request_.output / "photo.jpg").read_text() == "mine"

@@ -40,8 +40,8 @@ def test_a_bundle_for_another_board_is_packed_and_said(bundle):
 
 
 REFUSED = {
-    "an engine of another format": (PI_4, "onnxruntime", "it holds tflite only"),
-    "an engine that no board has": (PI_4, "openvino", "edgekit knows no wheel of openvino for boards"),
+    "an engine of another format": (PI_4, "onnxruntime", "it has only tflite"),
+    "an engine that no board has": (PI_4, "openvino", "no known wheel of openvino for boards"),
     "an image whose Python is too new": (replace(PI_4, os=replace(PI_4.os, python="3.13")), "tflite-runtime", "3.13"),
     "a machine without a wheel": (replace(PI_4, arch="armv7l"), "litert", "none for armv7l"),
 }

@@ -34,7 +34,7 @@ def test_the_command_is_found_in_the_package_s_own_environment(command):
 
 @pytest.mark.parametrize("command", ["", "  ", "app\nExecStartPre=/bin/rm", "app 'open", "app @USER@", "app {nope}"])
 def test_what_is_no_command_is_refused(command):
-    with pytest.raises(ShippingError, match="is no command for a service"):
+    with pytest.raises(ShippingError, match="is not a valid service command"):
         unit("tiny", "a title", command)
 
 

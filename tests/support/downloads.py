@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ssl
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -100,6 +101,7 @@ def serving(script: Script, certificate: Path | None = None):
                     self.wfile.write(body[at : at + (1 << 10)])
                 while script.endless:
                     self.wfile.write(bytes(1 << 16))
+                    time.sleep(0.001)  # so that it fills no disk
             except OSError:
                 pass
 

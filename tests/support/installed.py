@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tiny
 
-from edgekit.packaging.assemble import BundleTerms, assemble
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit.packaging.writer import SigningKey, write_bundle
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions

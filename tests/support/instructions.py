@@ -28,6 +28,9 @@ from edgekit.boards.emulated_replay import ask
 from edgekit.boards.qemu import INSTALL, EmulatedBoard, emulator
 from edgekit.boards.userland import Userland, cache_root, make_folder
 
+KINDS = Path(__file__).with_name("counting.py").absolute()
+"""For `ask`: the kind of `tasks_for`."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -61,7 +64,7 @@ def count(
     """Instructions of one inference of each model, in one start of Python. Raises EmulationError."""
     options = plugin_options(land, cache_dir=cache_dir)
     with EmulatedBoard(land, cpu, site=site) as machine:
-        told = ask(machine, tasks_for(models), timeout_s=500.0, options=options)
+        told = ask(machine, tasks_for(models), timeout_s=500.0, options=options, kinds=KINDS)
     if told.finished.code != 0:
         raise EmulationError(
             f"the counted program {told.finished.ended}: {told.finished.tail}", where=f"{land.image}, {cpu.name}"

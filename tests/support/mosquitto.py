@@ -22,7 +22,7 @@ WHERE = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sb
 STAND_IN = """
 import sys, threading
 from edgekit.fleet.serve import EmbeddedBroker
-EmbeddedBroker(int(sys.argv[1])).start()
+broker = EmbeddedBroker(int(sys.argv[1])).__enter__()
 threading.Event().wait()
 """
 

@@ -14,12 +14,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from parts import missing
-
-from edgekit_runtime.remote.client import HostClient
-from edgekit_runtime.system.errors import HostError
 
 STARTS_IN_S = 90.0
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -48,8 +46,17 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+def is_ready(url: str, model: str) -> bool:
+    """By the protocol's own question, as any client asks it; False where nothing listens yet."""
+    try:
+        with urlopen(f"{url}/v2/models/{model}/ready", timeout=1.0) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
 class Started:
-    """A server in a process of its own, until the end of the `with`; ready once our client says so."""
+    """A server in a process of its own, until the end of the `with`; ready once it says so."""
 
     def __init__(self, command: list, model: str, log: Path, port: int, **options):
         self.url, self.log, self._model = f"http://127.0.0.1:{port}", log, model
@@ -61,17 +68,12 @@ class Started:
                 self._command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, **self._options
             )
         until = time.monotonic() + STARTS_IN_S
-        with HostClient(self.url, model=self._model) as client:
-            while True:
-                try:
-                    if client.ready(1.0):
-                        return self
-                except HostError:
-                    pass
-                if self.process.poll() is not None or time.monotonic() > until:
-                    self.__exit__()
-                    pytest.fail(f"the server did not start\n{self.log.read_text()[-3000:]}")
-                time.sleep(0.1)  # another program's start can only be polled for
+        while not is_ready(self.url, self._model):
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.__exit__()
+                pytest.fail(f"the server did not start\n{self.log.read_text()[-3000:]}")
+            time.sleep(0.1)  # another program's start can only be polled for
+        return self
 
     def __exit__(self, *_):
         self.process.terminate()

@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 
 from edgekit.host.api import Api
-from edgekit.host.connection import Patience
-from edgekit.host.http1 import HttpLimits
+from edgekit.host.connection import Server
+from edgekit.host.http1 import HttpLimits, Patience
 from edgekit.host.models import Repository
-from edgekit.host.server import Protection, Server, bind, protected
+from edgekit.host.server import Protection, bind, protected
 
 
 class Serving:

@@ -54,7 +54,7 @@ def check_batch(network: Network, batch: int, where: str) -> None:
         raise CompressError(
             f"a batch of 1 leaves the batch norm '{found[0]}' nothing to take a mean of",
             where=where,
-            do="Give --batch 8 or more",
+            do="Write batch = 8 or more in a --recipe file",
         )
 
 
@@ -82,7 +82,7 @@ def train_float(network: Network, model: Any, data: TrainingData, teaching: Teac
     """
     import keras
 
-    check_batch(network, run.options.batch, "--batch")
+    check_batch(network, run.options.batch, "batch")
     if not model.trainable_variables:
         raise CompressError("all its layers are frozen", do="Set trainable = True on those to train, and save it again")
     softmax = network.nodes[network.output].op in ("softmax", "sigmoid") and data.kind == "classes"

@@ -76,7 +76,7 @@ class Hints:
             raise CompressError(
                 f"the student's '{self.student_layer}' gives {_size(own)}, and the teacher's '{self.layer}' "
                 f"{_size(theirs)}",
-                do="Give --features two maps, or two rows of numbers",
+                do="Give features two maps, or two rows of numbers",
             )
         self._shape = (*own[:-1], theirs[-1])
         answer = tf.function(lambda x: inner(x, training=False), reduce_retracing=True)

@@ -177,7 +177,7 @@ def fit(
         raise CompressError(
             f"training ended at step {state.step}, before the sparsity was reached: the loss or the answers were not "
             "finite numbers",
-            do="Try a smaller --rate",
+            do="Try a smaller rate, in a --recipe file",
         )
     if state.reason:
         say(f"training ended: {state.reason}")

@@ -2,7 +2,6 @@
 
     model = keras_twin(source)              # of any source with .onnx(); the shapes and names of its ends are the same
     names = tensor_names(network, simulation, values, workspace, "tflite", samples)
-    found = steps_apart(network, simulation, values, artifact, names, samples)      # 0 or 1
 
 Rules:
 - only listed operators are accepted, with the attributes that Keras has too;
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.compress.network import Network, free_name
 from edgekit_converters.compress.simulation import Simulation
-from edgekit_converters.formats.graph import open_graph
 from edgekit_converters.formats.onnx_file import FoldedView, attribute, parse
-from edgekit_converters.recipe.artifact import Artifact
 from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.recipe.foreign_code import import_keras, quiet
 from edgekit_converters.sources.float_onnx import random_inputs
@@ -430,29 +427,3 @@ def _alike(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.size != other.size:
         return False
     return float(np.abs(one - other).max(initial=0)) <= _ALIKE_TARGETS * max(float(np.abs(one).max(initial=0)), 1e-6)
-
-
-def steps_apart(
-    network: Network,
-    simulation: Simulation,
-    values: Sequence[NDArray[Any]],
-    artifact: Artifact,
-    names: Mapping[str, int],
-    workspace: Workspace,
-    items: NDArray[np.float32],
-) -> NDArray[np.float64]:
-    """Steps of its range that artifact and simulation are apart in the first answer, [N].
-
-    items: [N, ...].
-    """
-    form = artifact.recipe.format
-    graph = open_graph(form, artifact.data)
-    held = frozenset(place for name, place in names.items() if name in graph.grids)
-    ends = {place: name for name, place in names.items()}
-    at = next(place for place in (network.logits, network.output) if place in ends)
-    low, high = simulation.ranges(values)[at]
-    own = np.asarray(simulation.values(items, values, held)[at]).reshape(len(items), -1)
-    with graph.watch([ends[at]]) as watched:
-        feeds = workspace.feeds(form, [[item[None]] for item in items])
-        answers = np.stack([np.ravel(watched.run(arrays)[ends[at]]) for arrays in feeds])
-    return np.asarray(np.abs(answers - own).max(axis=1) / ((high - low) / 255), np.float64)

@@ -20,7 +20,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from edgekit_converters.data.dataset import Canonical, Dataset, Example, check_kind, sets_of
-from edgekit_converters.data.folder import Classes
+from edgekit_converters.data.folder import Classes, names_of
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.array_file import in_bytes, read_headers
 from edgekit_runtime.contract.spec import Contract
@@ -50,12 +50,6 @@ def memory_bytes() -> int:
         with contextlib.suppress(OSError, ValueError):  # "max", or no such file
             found.append(int(limit.read_text()))
     return min(found, default=_UNKNOWN)
-
-
-def npz_names(path: Path) -> list[str]:
-    """The members' names, without the `.npy` that the zip adds."""
-    with zipfile.ZipFile(path) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def map_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -152,9 +146,10 @@ def npz_members(path: Path, contract: Contract) -> Members:
             if file.read(len(npy_format.MAGIC_PREFIX)) == npy_format.MAGIC_PREFIX:
                 what = "this is a .npy under the name of a .npz"
                 raise CalibrationError(what, where=str(path), do="Rename it to .npy")
-        names = _members(path, npz_names(path), contract)
+        headers = read_headers(path)
+        names = _members(path, list(headers), contract)
         most = memory_bytes() // 3
-        size = sum(one.nbytes for one in read_headers(path).values() if one.packed)
+        size = sum(one.nbytes for one in headers.values() if one.packed)
         if size > most:
             do = "Save the array as .npy, which is read piece by piece, or use fewer examples"
             raise CalibrationError(f"is {in_bytes(size)} when unpacked", where=str(path), do=do)
@@ -174,15 +169,17 @@ def _members(path: Path, names: list[str], contract: Contract) -> list[str]:
     An unknown one is an error: a label array under another name would be lost in silence."""
     inputs = [spec.name for spec in contract.inputs]
     wanted = inputs if all(name in names for name in inputs) else ["x"] if len(inputs) == 1 else inputs
-    expected = "x" if len(inputs) == 1 else ", ".join(inputs)
     for name in wanted:
         if name not in names:
-            what = f"has no array '{name}'; it holds {', '.join(names) or 'nothing'}"
-            do = f"Save it with numpy.savez(file, {expected}=...), and y=... for labels"
-            raise CalibrationError(what, where=str(path), do=do)
+            missing = names_of(inputs) if len(inputs) == 1 else f"array '{name}'"
+            what = f"has no {missing}; it holds {', '.join(names) or 'nothing'}"
+            call = ", ".join(f"{one if one.isidentifier() else 'x'}=..." for one in inputs)
+            if len(inputs) > 1 and not all(map(str.isidentifier, inputs)):
+                call = f"**{{{', '.join(f'{one!r}: ...' for one in inputs)}}}"
+            raise CalibrationError(what, where=str(path), do=f"Save it with numpy.savez(file, {call}); labels are y")
     for name in names:
         if name not in (*wanted, "y"):
-            do = f"Call inputs {expected} and labels y, and leave others out"
+            do = f"Keep the {names_of(inputs)}, y for labels, and no others"
             raise CalibrationError(f"holds an unused array '{name}'", where=str(path), do=do)
     return names
 

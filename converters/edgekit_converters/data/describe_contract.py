@@ -401,11 +401,10 @@ def _of_length_1(
         do = 'If they are no scores, write task = "embedding" in the contract file, without labels'
         return contract, (Finding("task-doubted", "warning", what, do),)
     settled = replace(contract, task="embedding", scores=None, labels=None, embedding=EmbeddingSpec(name))
+    do = 'Write task = "embedding" in the contract file; or name the classes in `labels`, where they are scores'
     if {"task", "scores"}.isdisjoint(stated):
-        do = 'Write task = "embedding" in the contract file; or name the classes in `labels`, where they are scores'
         return settled, (Finding("guessed-task", "note", f"the task is taken for embedding: {seen}", do),)
     what = f"the contract file says that the task is classification, but {seen}: they are compared as such"
-    do = 'Write task = "embedding" in the contract file; or name the classes in `labels`, where they are scores'
     return settled, (Finding("task-doubted", "warning", what, do),)
 
 

@@ -24,10 +24,10 @@ from edgekit_converters.data.output_kinds import FEW
 from edgekit_converters.formats.graph import Layer, open_graph
 from edgekit_converters.recipe.conversion_errors import ContractFileError, ConversionError
 from edgekit_converters.sources.float_onnx import random_inputs
-from edgekit_converters.sources.onnx_metadata import detection_head
+from edgekit_converters.sources.onnx_stated import detection_head
 from edgekit_converters.sources.source_model import SourceModel, toml_key, toml_text
 from edgekit_profiles.schema import parse_toml
-from edgekit_runtime.contract.spec import TensorSpec
+from edgekit_runtime.contract.spec import Contract, TensorSpec
 
 Family = Literal["yolo", "ssd", "torchvision", "keras-app"]
 
@@ -55,19 +55,25 @@ def families() -> tuple[str, ...]:
     return get_args(Family)
 
 
-def draft(source: SourceModel, like: Family | None = None) -> str:
+def draft(source: SourceModel, like: Family | None = None, answered: Contract | None = None) -> str:
     """The text of a contract file.
+    answered: the contract as `settle` leaves it, by answers to real items: nothing is a guess then.
     Raises ContractFileError for a family of picture models if no input is a picture."""
     said = parse_toml(source.stated)
     if like is None and said:
         return f"{_HEAD}# The model file itself says this:\n\n{source.stated}"
     task, tables = _task(source, like)
+    if answered is not None and answered.task != task:
+        comment, table = tables.get("classification", ("", {}))
+        task, tables = answered.task, {"embedding": (comment, table)} if table and answered.embedding else {}
     lines = [f'task = "{task}"', *_labels(source, task, tables, said)]
-    if task == "classification" and like is None and not tables and not said:
+    if answered is None and task == "classification" and like is None and not tables and not said:
         lines[0] = "# " + lines[0] + "   # by its shape: without this line the build looks at the answers"
     if task == "classification":
         scores = {"torchvision": '"logits"', "keras-app": '"probabilities"'}.get(like or "")
         why = "a softmax is taken of logits; left out, edgekit looks at the answers"
+        if answered is not None and answered.scores is not None:
+            scores, why = f'"{answered.scores}"', "by its answers"
         lines.append(f"scores = {scores}   # {why}" if scores else f'# scores = "logits"   # or "probabilities": {why}')
     lines += ["", *_inputs(source, like)]
     for name, (comment, table) in tables.items():
@@ -249,8 +255,17 @@ def _outputs(source: SourceModel) -> list[TensorSpec]:
 
 
 def _scores(source: SourceModel) -> list[TensorSpec]:
-    """Outputs that may have one score a class: rows of floats, not shaped as an input sequence."""
+    """Outputs that may have one score a class: rows of floats, not shaped as an input sequence.
+
+    Not one number for each row of another output: a score beside each box.
+    """
     given = {spec.shape[1:] for spec in source.inputs if len(spec.shape) > 2}
+    given |= {
+        spec.shape[1:2] + rest
+        for spec in source.outputs
+        if len(spec.shape) == 3 and spec.shape[2] > 1
+        for rest in ((), (1,))
+    }
     sizes = [(spec, max(spec.shape[1:], default=0)) for spec in _outputs(source) if np.dtype(spec.dtype).kind == "f"]
     return [
         spec for spec, most in sizes if most >= 2 and math.prod(spec.shape[1:]) == most and spec.shape[1:] not in given

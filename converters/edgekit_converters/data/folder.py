@@ -29,6 +29,7 @@ from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
 _SHOWN = 20  # labels in an error
+_KINDS = 5  # kinds of files in one
 
 
 class Classes:
@@ -140,20 +141,31 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
     """Open a folder of pictures.
     Raises CalibrationError if the model takes no single image, there are none, or a sub-folder names no class
     (UnlabelledError if none of them does)."""
-    if len(contract.inputs) != 1 or not pictures(contract.inputs):
-        raise CalibrationError(
-            "a folder of images does not fit a model that takes "
-            + ("tensors" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"),
-            where=str(root),
-            do='Give a .npz, or say in the contract file what pixels are: [input] with kind = "image" and mean = '
-            "127.5, std = 127.5 for -1 to 1; 0 and 255 for 0 to 1; 0 and 1 where the model takes 0 to 255",
-        )
-    files = files_in(root, EXTENSIONS)
+    files, inputs = files_in(root, EXTENSIONS), contract.inputs
+    arrays = f"Give a .npz with the {names_of(spec.name for spec in inputs)}"
+    takes_pictures = len(inputs) == 1 and bool(pictures(inputs))
     if not files:
         refuse_unreadable(root, EXTENSIONS)
-        do = f"Put some there: {', '.join(sorted(EXTENSIONS))}"
-        raise CalibrationError("no images in this folder", where=str(root), do=do)
+        kinds = sorted({file.suffix.lower() or file.name for file in files_in(root, None)})
+        what = f"no images in this folder, only {', '.join(kinds[:_KINDS])}" if kinds else "no files in this folder"
+        do = f"Put some there: {', '.join(sorted(EXTENSIONS))}" if takes_pictures else arrays
+        raise CalibrationError(what, where=str(root), do=do)
+    if not takes_pictures:
+        what = f"takes {len(inputs)} inputs" if len(inputs) != 1 else f"takes tensors of {list(inputs[0].shape)}"
+        do, shape = arrays, inputs[0].shape
+        if len(inputs) == 1 and len(shape) == 3 and {1, 3} & {shape[0], shape[2]}:
+            do += (
+                ', or say in the contract file what pixels are: [input] with kind = "image" and mean = 127.5, std = '
+                "127.5 for -1 to 1; 0 and 255 for 0 to 1; 0 and 1 where the model takes 0 to 255"
+            )
+        raise CalibrationError(f"a folder of images does not fit a model that {what}", where=str(root), do=do)
     return ImageFolder(root, files, labels_of(root, files, contract) if labelled else None, contract)
+
+
+def names_of(inputs: Iterable[str]) -> str:
+    """The arrays that a `.npz` holds for these inputs, in words; one may be called x."""
+    first, *others = inputs
+    return "arrays " + ", ".join(f"'{name}'" for name in [first, *others]) if others else f"array '{first}' or 'x'"
 
 
 def labels_of(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[int, ...] | None:

@@ -1,6 +1,6 @@
 """Faults of a calibration or evaluation set that show without running the model.
 
-    for finding in lint(calibration, evaluation, contract):
+    for finding in findings(survey(calibration), survey(evaluation), contract):
         print(finding.level, finding.what, finding.do)
 
 Codes: `few-samples`, `few-evaluation`, `duplicates`, `constant-samples`, `identical-samples`, `overlap`,
@@ -129,18 +129,8 @@ def _items(dataset: Dataset) -> Iterator[tuple[int, Example | CalibrationError]]
             yield index, example
 
 
-def lint(
-    calibration: Dataset, evaluation: Dataset | None, contract: Contract, progress: Progress = silent
-) -> tuple[Finding, ...]:
-    """Findings, errors first.
-    Raises what reading raises (CalibrationError for an array with NaN, ...)."""
-    return findings(
-        survey(calibration, progress), None if evaluation is None else survey(evaluation, progress), contract
-    )
-
-
 def findings(first: Survey, second: Survey | None, contract: Contract, *, one_set: bool = False) -> tuple[Finding, ...]:
-    """Findings of `lint` on the survey of the calibration set and of the evaluation set.
+    """Findings on the survey of the calibration set and of the evaluation set, errors first.
     Pure.
     one_set: the two are parts of one set that was given. What is wrong with it is then reported once, and counted over
     all of it; and items that are all the same are an error, because nothing is left to calibrate with."""
@@ -152,7 +142,7 @@ def findings(first: Survey, second: Survey | None, contract: Contract, *, one_se
         shared = [key for key in first.by_digest if key in second.by_digest]
         if shared:
             origins = [origin for key in shared for origin in first.by_digest[key]]
-            what = f"{first.name}: {_some(origins)} that the evaluation set {second.name} has too"
+            what = f"{first.name}: {_some(origins, first.name)} that the evaluation set {second.name} has too"
             do = "They are left out of calibration; a result measured on them would flatter"
             found.append(Finding("overlap", "warning", what, do, frozenset(shared)))
     return _ranked(found)
@@ -209,18 +199,19 @@ def _evaluation_size(found: Survey, contract: Contract) -> Iterator[Finding]:
 
 def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
     if found.not_finite:
-        what = f"{found.name}: {_some(found.not_finite)} with NaN or infinity"
+        what = f"{found.name}: {_some(found.not_finite, found.name)} with NaN or infinity"
         yield Finding("not-finite", "error", what, "Remove them or mend what made them", where=found.name)
     if found.items > 1 and len(found.by_digest) == 1:
         what = f"{found.name}: every item is the same, all {found.items} of them"
         yield Finding("identical-samples", "warning", what, "Give different items")
     elif len(found.by_digest) < found.items:
         repeated = [origin for origins in found.by_digest.values() for origin in origins[1:]]
-        what = f"{found.name}: {_some(repeated)} that repeat{'s' * (len(repeated) == 1)} an earlier one exactly"
+        verb = "repeats" if len(repeated) == 1 else "repeat"
+        what = f"{found.name}: {_some(repeated, found.name)} that {verb} an earlier one exactly"
         yield Finding("duplicates", "warning", what, "Remove them: they add weight, not information")
     if found.constant:
         every = "every item is blank: " if len(found.constant) == found.items else ""
-        what = f"{found.name}: {every}{_some(found.constant)} with one value throughout"
+        what = f"{found.name}: {every}{_some(found.constant, found.name)} with one value throughout"
         yield Finding("constant-samples", "warning", what, "Remove blank pictures and broken captures")
     # Floats for an image input are taken as normalised: 0..255 given to a network that wants -1..1 shows here
     for spec in contract.inputs:
@@ -236,8 +227,9 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
             yield Finding("out-of-range", "warning", what, do)
 
 
-def _some(origins: list[str]) -> str:
-    shown = ", ".join(origins[:_SHOWN])
+def _some(origins: list[str], name: str) -> str:
+    """A count and the first few; an array file is named before them, once."""
+    shown = ", ".join(origin.removeprefix(f"{name}, ") for origin in origins[:_SHOWN])
     rest = len(origins) - _SHOWN
     return f"{_count(len(origins), 'item')} ({shown}{f' and {rest} more' if rest > 0 else ''})"
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from edgekit_converters.data.arrays import open_npy, open_npz
-from edgekit_converters.data.boxed import BOXED, open_boxed
+from edgekit_converters.data.box_annotations import BOXED, open_boxed
 from edgekit_converters.data.dataset import Canonical, Dataset, Example
 from edgekit_converters.data.folder import Classes, files_in, open_folder
 from edgekit_converters.data.recordings import open_recordings

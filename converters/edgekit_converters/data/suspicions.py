@@ -67,6 +67,45 @@ def suspicions(
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class PixelGuess:
+    """name: of the normalisation.
+    image: as the contract takes it.
+    rivals: names of others that do about as well.
+    """
+
+    name: str
+    image: ImageSpec
+    rivals: tuple[str, ...]
+
+
+def guess_pixels(
+    source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent
+) -> PixelGuess | None:
+    """The usual normalisation with which the original's answers distinguish the items best.
+
+    None if the contract is not a classifier of pictures, or if there are too few items. Larger numbers must do much
+    better than smaller ones, since they make a network surer, right or wrong.
+    """
+    if len(contract.inputs) != 1 or not pictures(contract.inputs) or contract.task != "classification":
+        return None
+    trial = _Trial(source, contract, list(_readable(dataset, _ITEMS)), progress)
+    if len(trial.examples) < _FEWEST:
+        return None
+    images = {
+        label: replace(trial.image, mean=_each(mean, trial.image), std=_each(std, trial.image))
+        for label, (mean, std) in _NORMALISATIONS.items()
+        if len(mean) <= trial.image.channels
+    }
+    found = {label: _mutual_information(trial.scores(image)) for label, image in images.items()}
+    best = min(images, key=lambda label: _spread(images[label]))
+    for label in sorted(images, key=lambda label: _spread(images[label])):
+        if found[label] > max(_TIMES * found[best], found[best] + _MORE):
+            best = label
+    rivals = tuple(label for label in images if label != best and found[label] > found[best] / _TIMES)
+    return PixelGuess(best, images[best], rivals)
+
+
 def _readable(dataset: Dataset, most: int) -> Iterator[Example]:
     wanted = np.unique(np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int))
     for index in wanted.tolist():

@@ -130,11 +130,11 @@ class Case:
         makers = [self.producers[name] for name in layer.inputs if name in self.producers]
         return [self.by_layer[maker.name] for maker in makers if maker.name in self.by_layer]
 
-    def upstream(self, layer: Layer, steps: int = 6) -> tuple[str, ...]:
-        """The layer and those before it, back to but without the last ones with weights."""
+    def upstream(self, layer: Layer) -> tuple[str, ...]:
+        """The layer and up to six steps before it, without those that have weights."""
         found: dict[str, None] = {layer.name: None}
         edge = [layer]
-        for _ in range(steps):
+        for _ in range(6):
             makers = [self.producers[name] for node in edge for name in node.inputs if name in self.producers]
             edge = [maker for maker in makers if maker.weight is None and maker.name not in found]
             found.update(dict.fromkeys(maker.name for maker in edge))

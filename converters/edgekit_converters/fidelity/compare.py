@@ -358,7 +358,6 @@ def measure_ms(
     artifact: Artifact,
     contract: Contract,
     example: Example,
-    threads: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> EngineTimes:
     """Time the engine's run, copying in and out included, after warming up.
@@ -366,7 +365,7 @@ def measure_ms(
     A file with a fixed batch is timed for the whole batch. Raises EngineError if the engine refuses the artifact.
     """
     tensors = ExampleIntake(contract, artifact.inputs, 1).adapt(example)
-    with load_engine(artifact.recipe.format, artifact.data, threads=threads) as engine:
+    with load_engine(artifact.recipe.format, artifact.data, threads=1) as engine:
         before = time.thread_time()
         runs = time_runs(lambda: engine.run(tensors), clock)
         own = (time.thread_time() - before) / (len(runs) + _WARM_UP)

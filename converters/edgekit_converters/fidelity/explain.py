@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.fidelity import activations
+from edgekit_converters.fidelity import activation_causes
 from edgekit_converters.fidelity.causes import (
     ACCUMULATED_DB,
     Case,
@@ -211,7 +211,7 @@ def accumulated_noise(case: Case) -> Iterator[Cause]:
     )
     if output is None or output.sqnr_db is None or output.sqnr_db >= ACCUMULATED_DB or case.damaged:
         return
-    if any(activations.outside_calibration(case)):
+    if any(activation_causes.outside_calibration(case)):
         return  # what is cut off is no rounding
     adding = [error for error in case.errors if error.own_sqnr_db is not None]
     worst = sorted(adding, key=lambda error: error.own_sqnr_db or 0.0)[:5]
@@ -267,16 +267,16 @@ Rule = Callable[[Case], Iterator[Cause]]
 
 RULES: tuple[Rule, ...] = (
     nothing_quantized,
-    activations.outside_calibration,
+    activation_causes.outside_calibration,
     input_scaling,
-    activations.cancellation,
-    activations.steep_function,
-    activations.large_integers,
-    activations.concat_of_unlike_ranges,
-    activations.gate,
-    activations.softmax_head,
-    activations.outlier,
-    activations.clipped_range,
+    activation_causes.cancellation,
+    activation_causes.steep_function,
+    activation_causes.large_integers,
+    activation_causes.concat_of_unlike_ranges,
+    activation_causes.gate,
+    activation_causes.softmax_head,
+    activation_causes.outlier,
+    activation_causes.clipped_range,
     channel_spread,
     weight_resolution,
     amplification,

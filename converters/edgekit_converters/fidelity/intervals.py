@@ -28,7 +28,7 @@ Z95 = 1.959963984540054
 Interval = tuple[float, float]
 
 
-def paired_interval(lost: int, gained: int, items: int, z: float = Z95) -> Interval:
+def paired_interval(lost: int, gained: int, items: int) -> Interval:
     """Interval of (lost - gained) / items, the drop of a paired proportion, within [-1, 1].
 
     lost: items that only the original got right; gained: that only the artifact did. The adjusted Wald interval of
@@ -43,11 +43,11 @@ def paired_interval(lost: int, gained: int, items: int, z: float = Z95) -> Inter
         raise ValueError(f"lost={lost} and gained={gained} do not fit {items} items")
     total = items + 2
     difference = lost - gained
-    spread = z * math.sqrt(lost + gained + 1 - difference * difference / total)
+    spread = Z95 * math.sqrt(lost + gained + 1 - difference * difference / total)
     return max(-1.0, (difference - spread) / total), min(1.0, (difference + spread) / total)
 
 
-def share_interval(hits: int, items: int, z: float = Z95) -> Interval:
+def share_interval(hits: int, items: int) -> Interval:
     """Wilson's score interval of p = hits / items, within [0, 1] (JASA 22 (1927), 209-212).
 
         (p + z^2 / 2n  +-  z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
@@ -56,8 +56,8 @@ def share_interval(hits: int, items: int, z: float = Z95) -> Interval:
     """
     if items < 1 or not 0 <= hits <= items:
         raise ValueError(f"{hits} hits do not fit {items} items")
-    share, square = hits / items, z * z / items
-    spread = z * math.sqrt(share * (1 - share) / items + square / (4 * items))
+    share, square = hits / items, Z95 * Z95 / items
+    spread = Z95 * math.sqrt(share * (1 - share) / items + square / (4 * items))
     low, high = ((share + square / 2 + sign * spread) / (1 + square) for sign in (-1, 1))
     return (0.0 if hits == 0 else max(0.0, low)), (1.0 if hits == items else min(1.0, high))
 
@@ -83,14 +83,12 @@ def ratio_interval_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -
     return middle + step * low, middle + step * high
 
 
-def resampled_interval(
-    statistic: Callable[[NDArray[np.int64]], float], items: int, resamples: int = 1000, seed: int = 0
-) -> Interval:
+def resampled_interval(statistic: Callable[[NDArray[np.int64]], float], items: int, resamples: int = 1000) -> Interval:
     """Percentile bootstrap: 2.5 % and 97.5 % points of the resampled statistic without NaNs.
 
     `statistic` uses the same indexes for both models, which makes the interval of a drop a paired one.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     values = np.array([statistic(generator.integers(0, items, items)) for _ in range(resamples)])
     values = values[~np.isnan(values)]
     if not len(values):

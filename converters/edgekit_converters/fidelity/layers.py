@@ -128,15 +128,19 @@ class Pair:
     histogram: ActivationHistogram = field(default_factory=ActivationHistogram)
 
     def add(self, original: NDArray[Any], answer: NDArray[Any]) -> None:
-        # an infinity, as attention masks have, counts as float32's largest, whose square a float64 holds
-        x, y = (
-            np.nan_to_num(np.asarray(v, np.float64).reshape(-1), posinf=_LARGEST, neginf=-_LARGEST)
-            for v in (original, answer)
-        )
+        x, y = (np.asarray(values, np.float64).reshape(-1) for values in (original, answer))
         if x.size == 0:
             return
-        self.signal += float(x @ x)
-        self.noise += float((x - y) @ (x - y))
+        with np.errstate(over="ignore", invalid="ignore"):
+            noise = x - y
+            signal, lost = float(x @ x), float(noise @ noise)
+        if not math.isfinite(signal + lost):
+            # an infinity, as attention masks have, counts as float32's largest, whose square a float64 holds
+            x, y = (np.nan_to_num(values, posinf=_LARGEST, neginf=-_LARGEST) for values in (x, y))
+            noise = x - y
+            signal, lost = float(x @ x), float(noise @ noise)
+        self.signal += signal
+        self.noise += lost
         self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
         self.quantized_low = min(self.quantized_low, float(y.min()))
         self.quantized_high = max(self.quantized_high, float(y.max()))
@@ -147,13 +151,15 @@ class Pair:
         if original.ndim > 1:  # without a second axis there is no channel
             axis = self.channel % original.ndim
             others = tuple(i for i in range(original.ndim) if i != axis)
-            sums = (y - x).reshape(original.shape).sum(axis=others)
+            sums = -noise.reshape(original.shape).sum(axis=others)
             if self.offsets is None or self.offsets.shape == sums.shape:
                 self.offsets = sums if self.offsets is None else self.offsets + sums
         if self.grid is not None:
-            cut, rounded = x - np.clip(x, self.grid.low, self.grid.high), x - self.grid.rounded(x)
-            self.cut += float(cut @ cut)
+            rounded = x - self.grid.rounded(x)
             self.rounded += float(rounded @ rounded)
+            if self.low < self.grid.low or self.high > self.grid.high:
+                cut = x - np.clip(x, self.grid.low, self.grid.high)
+                self.cut += float(cut @ cut)
 
     @property
     def shift(self) -> float:

@@ -1,7 +1,7 @@
 """Measure plans for `repair`, and find the plan that it starts from.
 
     bench = WorkspaceBench(workspace, "tflite", lambda artifact: compare(answers, artifact, evaluation))
-    found = repair(bench, Target(first_plan(bench, recipe("tflite-int8")), ...))
+    found = repair(bench, RepairStart(...), RepairTarget(max_drop=0.05, ...))
 
 Rules:
 - noise is measured on samples spread over the calibration set, by the engine that boards run; a detector's is that of

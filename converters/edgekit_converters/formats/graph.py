@@ -20,16 +20,8 @@ from typing import Any, Literal, Protocol, cast
 from numpy.typing import NDArray
 
 from edgekit_converters.formats.grid import Grid
-from edgekit_converters.formats.workload import read_workload
+from edgekit_converters.formats.workload import Kind, read_workload
 from edgekit_converters.recipe.conversion_errors import ConversionError
-
-Kind = Literal[
-    "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
-]
-"""What a layer does.
-dense: every matrix product.
-activation: of one tensor, without weights (softmax, hard-swish, tanh).
-move: values are copied, not computed (reshape, transpose, pad, slice, gather, quantize)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class KernelWindow:
     kernel: tuple[int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
-    pads: tuple[int, int, int, int]
+    pads: tuple[int, ...]
     groups: int
     channels_last: bool
 
@@ -76,7 +68,7 @@ class WatchedGraph(Protocol):
     """A graph that runs and shows its tensors."""
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Watched tensors by name, float32.
+        """Run the graph; return watched tensors by name, float32.
         inputs: in the file's order, batch of 1, with the file's own dtypes."""
         ...
 
@@ -101,29 +93,37 @@ class Graph(Protocol):
     def tensors(self) -> tuple[str, ...]: ...
     @property
     def grids(self) -> Mapping[str, Grid]:
-        """Of the tensors that the file has in integers, by the float graph's names."""
+        """Grids of the quantized tensors, by the float graph's names."""
         ...
 
     def constant(self, name: str) -> NDArray[Any]:
-        """A weight or bias in the file's layout, dequantized. Raises KeyError."""
+        """Return a weight or bias in the file's layout, dequantized. Raises KeyError."""
         ...
 
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> Graph:
-        """A copy with other values of the same shapes. Raises ValueError for another, and KeyError."""
+        """Return a copy with new values of the same shapes. Raises ValueError, KeyError."""
         ...
 
     def watch(self, tensors: Sequence[str] | None = None) -> AbstractContextManager[WatchedGraph]:
-        """Run with these tensors in sight, by the float graph's names; None for all of `tensors`."""
+        """Run with these tensors visible, by the float graph's names; None for all."""
         ...
 
 
-def kinds(table: Mapping[Kind, str]) -> dict[str, Kind]:
-    """Operator name -> kind, from kind -> names in one string."""
-    return {name: kind for kind, names in table.items() for name in names.split()}
+def same_pads(
+    sides: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool = True
+) -> tuple[int, ...]:
+    """Return the padding for ceil(side / stride) outputs.
+    An odd row or column goes to the end (upper) or the beginning."""
+    small, large = [], []
+    for side, width, stride, dilation in zip(sides, kernel, strides, dilations, strict=True):
+        whole = max((-(-side // stride) - 1) * stride + (width - 1) * dilation + 1 - side, 0)
+        small.append(whole // 2)
+        large.append(whole - whole // 2)
+    return (*small, *large) if upper else (*large, *small)
 
 
 def macs_by_tensor(format: str, data: bytes) -> dict[str, int]:  # noqa: A002
-    """By the first tensor of each operation; empty if the shapes cannot be worked out."""
+    """Return MACs by first output tensor; empty if the shapes cannot be inferred."""
     try:
         macs: Counter[str] = Counter()
         for op in read_workload(format, data, "float32").ops:
@@ -143,7 +143,7 @@ _PRODUCTS = frozenset({"conv", "depthwise", "dense", "recurrent"})
 
 
 def head(graph: Graph) -> frozenset[str]:
-    """Every tensor from which an output follows without a product in between, and the outputs."""
+    """Return all tensors between the last products and the outputs."""
     made = {tensor: layer for layer in graph.layers for tensor in layer.outputs}
     found: set[str] = set()
     left = list(graph.outputs)
@@ -173,12 +173,12 @@ class Join:
 
     @property
     def levels(self) -> float:
-        """Levels of 256 that one scale for all leaves the smallest part."""
+        """Of 256 levels, those that a shared scale leaves the smallest part."""
         return 256 * self.least / self.most
 
 
 def joins(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> tuple[Join, ...]:
-    """Of every output. ranges: of tensors by name; a part without one, or always 0, is left out."""
+    """Find joins at outputs. ranges: of tensors; parts without one, or always 0, are ignored."""
     made = {tensor: layer for layer in graph.layers for tensor in layer.outputs}
     found = []
     for output in graph.outputs:
@@ -209,6 +209,6 @@ GRAPHS: dict[str, str] = {
 
 
 def open_graph(format: str, data: bytes) -> Graph:  # noqa: A002
-    """Raises ConversionError for bytes that are not a model of that format."""
+    """Open a model file as a graph. Raises ConversionError for other bytes."""
     module, name = GRAPHS[format].split(":")
     return cast(Graph, getattr(importlib.import_module(module), name)(data))

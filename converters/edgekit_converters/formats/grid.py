@@ -19,8 +19,11 @@ class Grid:
     high: float
 
     def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Each value at the nearest point, cut off at the ends."""
-        return np.clip(np.rint(values / self.step) * self.step, self.low, self.high)
+        """Round each value to the nearest point, clipped at the ends."""
+        steps = values / self.step
+        np.rint(steps, out=steps)
+        steps *= self.step
+        return np.clip(steps, self.low, self.high, out=steps)
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,13 @@ class AffineGrid:
         return np.asarray(np.multiply(values.astype(np.int32) - zero, scale, dtype=np.float32))
 
     def to_integer(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Rounded half to even and clipped to the type."""
+        """Quantize: round half to even, clip to the type."""
         scale, zero = self._spread(values)
         ends = np.iinfo(dtype)
         return np.clip(np.rint(values / scale) + zero, ends.min, ends.max).astype(dtype)
 
     def grid(self, dtype: np.dtype[Any]) -> Grid | None:
-        """None if each channel has its own."""
+        """Return the grid, None if it differs by channel."""
         if self.scale.size != 1 or not float(self.scale.reshape(-1)[0]) > 0:
             return None
         step, zero, ends = float(self.scale.reshape(-1)[0]), int(self.zero.reshape(-1)[0]), np.iinfo(dtype)
@@ -59,14 +62,23 @@ class AffineGrid:
         return scale.reshape(shape), np.broadcast_to(zero, scale.shape).reshape(shape)
 
 
+def symmetric(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round to int8 (-127..127); scale = largest magnitude / 127, per `axis` or for all.
+    The scales have the values' rank."""
+    rest = tuple(i for i in range(values.ndim) if axis is None or i != axis % values.ndim)
+    largest = np.abs(values).max(axis=rest, keepdims=True)
+    scales = np.where(largest > 0, largest / 127.0, 1.0).astype(np.float32)
+    return np.clip(np.rint(values / scales), -127, 127).astype(np.int8), scales
+
+
 def fits_float16(values: NDArray[Any]) -> bool:
-    """Whether 16 bits hold each of them exactly."""
+    """Whether float16 holds each value exactly."""
     with np.errstate(over="ignore"):
         return bool(np.array_equal(values.astype(np.float16).astype(np.float32), values))
 
 
 def come_from_float16(weights: Iterable[NDArray[Any]]) -> bool:
-    """Whether most float32 weights were widened: in large tensors 16 bits hold them exactly."""
+    """Whether most float32 weights were widened from float16."""
     total = exact = 0
     for values in weights:
         total += values.size

@@ -32,7 +32,7 @@ _MOST_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class JoinedOutput:
-    """The answer of a model before its outputs were split.
+    """How to join split outputs into the original's one.
     output: its name.
     parts: the outputs that it is made of, in order.
     axis: along which, of an item's answer."""
@@ -47,7 +47,7 @@ class JoinedOutput:
 
 @dataclass(frozen=True)
 class Record:
-    """What a `.keras` file says of the training that made it.
+    """A `.keras` file's record of the training that made it.
     steps: what was done and measured, JSON.
     ranges: format -> tensor of its float graph -> (low, high).
     key: of all that the result follows from.
@@ -60,7 +60,7 @@ class Record:
 
 
 def with_record(data: bytes, record: Record) -> bytes:
-    """data: of a `.keras` file, whose own record is replaced."""
+    """Write the record into a `.keras` file's bytes."""
     made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as new:
         for info in old.infolist():
@@ -72,7 +72,7 @@ def with_record(data: bytes, record: Record) -> bytes:
 
 
 def read_record(path: Path) -> Record | None:
-    """None for a file without one. Raises SourceError for a damaged one."""
+    """Read a file's record, or None. Raises SourceError for a damaged one."""
     if path.suffix != ".keras" or not path.is_file():
         return None
     try:
@@ -88,7 +88,7 @@ def read_record(path: Path) -> Record | None:
 
 
 def learnt_plan(path: Path, graph: Graph) -> QuantizationPlan | None:
-    """The plan with the ranges that the model was trained for, or None.
+    """Return the plan with the ranges that the model was trained for, or None.
     Its weights stay as they are. Raises ConversionError if the graph, made by another version of the tools, has no
     tensor of such a name."""
     record = read_record(path)

@@ -27,6 +27,7 @@ from typing import Any, Literal
 from edgekit_converters.formats import tflite_file as tflite
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_profiles.schema import parse_toml
+from edgekit_profiles.wheels import version_parts
 from edgekit_runtime.modelfile.check import DELEGATED
 from edgekit_runtime.system.errors import MissingExtraError
 from edgekit_runtime.system.strict_json import load_json
@@ -36,7 +37,8 @@ _OPEN = 2**31 - 1
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """domain: "" for ONNX's own.
+    """One kind of node.
+    domain: "" for ONNX's own.
     since: the operator's version.
     types: element types, by the schema's type parameters and by the names of inputs and outputs.
     function: its schema says how other operators compute it; body names these, as far as they are known.
@@ -52,10 +54,12 @@ class OnnxNode:
 
 
 def missing(version: str, node: OnnxNode) -> str:
-    """Why that version of ONNX Runtime cannot compute the operator on a CPU, or ""."""
+    """Say why that version of ONNX Runtime has no CPU kernel for the operator, or ""."""
     versions = kernel_versions()
-    known = [place for place, one in enumerate(versions) if parts(one) <= parts(version)]
-    if not known or parts(version) > parts(versions[-1]) or node.op == "Constant":  # a constant is no computation
+    known = [place for place, one in enumerate(versions) if version_parts(one) <= version_parts(version)]
+    if (
+        not known or version_parts(version) > version_parts(versions[-1]) or node.op == "Constant"
+    ):  # a constant is no computation
         return ""
     reason = _reason(known[-1], node)
     if reason and node.function:
@@ -83,7 +87,7 @@ def _reason(place: int, node: OnnxNode) -> str:
 
 
 def kernel_versions() -> tuple[str, ...]:
-    """The versions of the table, the oldest first."""
+    """Return the table's versions, oldest first."""
     return tuple(_kernel_facts()["versions"])
 
 
@@ -105,7 +109,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Needs:
-    """What an artifact asks of its runtime. Layers are in the file's order.
+    """What an artifact requires of its runtime. Layers are in the file's order.
     ops: each operator once a version.
     custom: operators that are not built in, by the names they go by.
     per_channel_dense: dense layers in int8 with a scale a channel.
@@ -133,25 +137,15 @@ class Needs:
     external: tuple[str, ...] = ()
 
     def version(self, op: str) -> int:
-        """The highest version of an operator that is used, 0 if unused."""
+        """Return the highest version of an operator in use, 0 if unused."""
         return max((use.version for use in self.ops if use.op == op), default=0)
 
 
-@dataclass(frozen=True)
-class OnnxLimits:
-    """The highest IR version and opset that load.
-    quantize: the highest opset with a kernel for QuantizeLinear."""
-
-    ir: int
-    opset: int
-    quantize: int
-
-
 def limits(engine: str, version: str) -> Mapping[str, int] | None:
-    """TFLite operator -> its highest version, without those that the engine lacks."""
+    """Return TFLite operator -> highest version that the engine has."""
     rows = _facts()["tflite"]["asked"]
     places = [place for place, (name, _) in enumerate(rows) if name == engine]
-    known = [place for place in places if parts(rows[place][1]) <= parts(version)]
+    known = [place for place in places if version_parts(rows[place][1]) <= version_parts(version)]
     if not known:
         return None
     last = known[-1]
@@ -159,25 +153,21 @@ def limits(engine: str, version: str) -> Mapping[str, int] | None:
 
 
 def known_custom() -> frozenset[str]:
-    """Custom TFLite operators that every runtime carries."""
+    """Return custom TFLite operators that every runtime has."""
     return frozenset(_facts()["tflite"]["custom"])
 
 
-def onnx_limits(version: str) -> OnnxLimits | None:
-    known = [row for row in _facts()["onnx"] if parts(row["version"]) <= parts(version)]
-    return OnnxLimits(known[-1]["ir"], known[-1]["opset"], known[-1]["quantize"]) if known else None
+def onnx_limits(version: str) -> Mapping[str, Any] | None:
+    """Return the highest `ir` and `opset` that load, and the last to `quantize`."""
+    known = [row for row in _facts()["onnx"] if version_parts(row["version"]) <= version_parts(version)]
+    return known[-1] if known else None
 
 
 def known_versions(engine: str) -> tuple[str, ...]:
-    """The versions of an engine in the table, the oldest first."""
+    """Return an engine's versions in the table, oldest first."""
     if engine == "onnxruntime":
         return tuple(row["version"] for row in _facts()["onnx"])
     return tuple(version for name, version in _facts()["tflite"]["asked"] if name == engine)
-
-
-def parts(version: str) -> tuple[int, ...]:
-    """`2.14.0` -> (2, 14, 0). What is not a number counts as 0."""
-    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
 @functools.cache
@@ -201,7 +191,8 @@ ARMV8_0 = ("cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73")
 
 @dataclass(frozen=True)
 class Runtime:
-    """engine: as edgekit's runtime calls it.
+    """An engine's version on a board.
+    engine: as edgekit's runtime calls it.
     arch, core: of the board, "" for any.
     delegate: a library that it is given, "" for none."""
 
@@ -215,14 +206,15 @@ class Runtime:
         return f"{self.engine} {self.version}"
 
     def within(self, low: str, high: str) -> bool:
-        """Whether the version lies in low..high; a part that a bound leaves out is any."""
-        own, first, last = parts(self.version), parts(low), parts(high)
+        """Whether low <= version <= high; a bound's missing parts match anything."""
+        own, first, last = version_parts(self.version), version_parts(low), version_parts(high)
         return own[: len(first)] >= first and own[: len(last)] <= last
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """what: a sentence's beginning that names operator, layer and runtime.
+    """A reason why a runtime cannot run an artifact.
+    what: a sentence's beginning that names operator, layer and runtime.
     layers: those it is about.
     remedy: None if only another format helps."""
 
@@ -233,7 +225,7 @@ class Barrier:
 
 
 def barriers(needs: Needs, runtime: Runtime) -> tuple[Barrier, ...]:
-    """What stops a runtime first comes first."""
+    """List what stops the runtime, in the order in which it would fail."""
     rules = _onnx if needs.format == "onnx" else _tflite
     found = list(rules(needs, runtime))
     if needs.empty:
@@ -278,7 +270,7 @@ def _custom(uses: Sequence[Use], runtime: Runtime) -> Iterator[Barrier]:
 
 def _versions(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
     most = limits(runtime.engine, runtime.version)
-    claim_is_newer = needs.claimed is not None and parts(needs.claimed) > parts(runtime.version)
+    claim_is_newer = needs.claimed is not None and version_parts(needs.claimed) > version_parts(runtime.version)
     if most is None:
         if runtime.engine == "tflite-runtime" and claim_is_newer:  # its versions are TensorFlow's
             what = f"the file says that it needs TensorFlow Lite {needs.claimed}, and this is {runtime}"
@@ -313,14 +305,14 @@ def _onnx(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
     most = onnx_limits(runtime.version)
     if most is None:
         return
-    if needs.ir is not None and needs.ir > most.ir:
-        yield Barrier("onnx-ir", f"it is written in IR version {needs.ir}, and {runtime} reads up to {most.ir}")
+    if needs.ir is not None and needs.ir > most["ir"]:
+        yield Barrier("onnx-ir", f"it has IR version {needs.ir}, and {runtime} reads up to {most['ir']}")
     opset = needs.opsets.get("", 0)
     quantizes = bool({use.op for use in needs.ops} & {"QuantizeLinear", "DequantizeLinear"})
-    if opset > most.opset:
-        yield Barrier("onnx-opset", f"it is written in opset {opset}, and {runtime} knows up to {most.opset}")
-    elif quantizes and opset > most.quantize:
-        what = f"{runtime} has no kernel for QuantizeLinear of opset {opset}: its last is {most.quantize}"
+    if opset > most["opset"]:
+        yield Barrier("onnx-opset", f"it has opset {opset}, and {runtime} knows up to {most['opset']}")
+    elif quantizes and opset > most["quantize"]:
+        what = f"{runtime} has no kernel for QuantizeLinear of opset {opset}: its last is {most['quantize']}"
         yield Barrier("onnx-opset", what)
 
 
@@ -335,7 +327,7 @@ def _named(layers: Sequence[str]) -> str:
 
 
 def _short(layer: str) -> str:
-    """TensorFlow calls what it fused by all its parts, one after another."""
+    """Return the first part of a fused layer's name."""
     return layer.split(";")[0]
 
 
@@ -343,7 +335,7 @@ _BYTES = frozenset({"INT8", "UINT8", "INT4", "UINT4"})
 
 
 def read(data: bytes) -> Needs:
-    """What every subgraph of a .tflite file asks of its runtime.
+    """Collect what every subgraph of a .tflite file requires.
     A dense layer's kernel counts as per channel if it has more than one scale, whatever version the operator claims; an
     axis is empty if something is computed into it, so that optional inputs without a tensor do not count.
     Raises ConversionError for other bytes."""
@@ -390,12 +382,12 @@ READERS = {"tflite": "edgekit_converters.formats.needs:read", "onnx": "edgekit_c
 
 
 def read_needs(format: str, data: bytes) -> Needs:  # noqa: A002
-    """format: `tflite` or `onnx`.
+    """Read what a model file requires. format: `tflite` or `onnx`.
     Raises ConversionError for bytes that are not such a model, MissingExtraError if the tools that read them are
     missing."""
     target = READERS.get(format)
     if target is None:
-        raise ConversionError(f"nothing reads what the format '{format}' asks for", do=f"Known: {', '.join(READERS)}")
+        raise ConversionError(f"cannot read what the format '{format}' asks for", do=f"Known: {', '.join(READERS)}")
     module, function = target.split(":")
     try:
         needs: Needs = getattr(importlib.import_module(module), function)(data)

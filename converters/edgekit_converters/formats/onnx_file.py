@@ -32,7 +32,7 @@ _COPIES = frozenset({"Identity", "Cast"})
 
 
 def parse(data: bytes) -> Any:
-    """An onnx.ModelProto. Raises ConversionError when the bytes are not an ONNX model."""
+    """Parse an onnx.ModelProto. Raises ConversionError for other bytes."""
     import onnx
 
     try:
@@ -45,7 +45,7 @@ def parse(data: bytes) -> Any:
 
 
 def subgraphs(graph: Any) -> Iterator[Any]:
-    """The graph and every graph inside its nodes (If, Loop, Scan)."""
+    """Yield the graph and every graph inside its nodes (If, Loop, Scan)."""
     yield graph
     for node in graph.node:
         for inner in _bodies(node):
@@ -53,7 +53,7 @@ def subgraphs(graph: Any) -> Iterator[Any]:
 
 
 def nodes(graph: Any) -> Iterator[Any]:
-    """The nodes of a graph or function in order, each followed by those of its inner graphs."""
+    """Yield the nodes in order, each followed by those of its inner graphs."""
     for node in graph.node:
         yield node
         for inner in _bodies(node):
@@ -68,7 +68,7 @@ def _bodies(node: Any) -> Iterator[Any]:
 
 
 def reads(node: Any) -> Iterator[str]:
-    """What a node needs, with all that the graphs inside it name."""
+    """Yield the values that a node reads, inner graphs included."""
     yield from node.input
     for body in _bodies(node):
         for graph in subgraphs(body):
@@ -78,7 +78,7 @@ def reads(node: Any) -> Iterator[str]:
 
 
 def tensors(model: Any) -> Iterator[Any]:
-    """Every tensor in the file: weights, sparse weights, constants in nodes and functions."""
+    """Yield every tensor: weights, sparse weights, constants in nodes and functions."""
     for graph in subgraphs(model.graph):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
@@ -93,7 +93,7 @@ def tensors(model: Any) -> Iterator[Any]:
 
 
 def constants(graph: Any) -> Iterator[tuple[str, Any]]:
-    """The weights and constants of one graph, by the name of the value."""
+    """Yield (name, tensor) of one graph's weights and constants."""
     yield from ((tensor.name, tensor) for tensor in graph.initializer)
     for node in graph.node:
         if node.op_type == "Constant":
@@ -107,15 +107,56 @@ def array(tensor: Any) -> NDArray[Any]:
 
 
 def attribute(node: Any, name: str, default: Any) -> Any:
-    """The value of a node's attribute."""
+    """Return a node's attribute."""
     from onnx import helper
 
     return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), default)
 
 
 def opset_of(model: Any) -> int:
-    """The version of the standard operators."""
+    """Return the version of the standard operators."""
     return max((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+
+
+def given(graph: Any) -> list[Any]:
+    """Return the inputs without weights, which IR 3 lists among them."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
+def sizes(value: Any) -> tuple[int, ...]:
+    """Return an input's or output's sizes; -1 if symbolic, absent, or below 1."""
+    return tuple(int(dim.dim_value) if dim.dim_value > 0 else -1 for dim in value.type.tensor_type.shape.dim)
+
+
+def set_sizes(value: Any, wanted: Iterable[int]) -> None:
+    """Set a value's sizes in place; -1 is a free axis called `batch`."""
+    shape = value.type.tensor_type.shape
+    del shape.dim[:]
+    for size in wanted:
+        if size == -1:
+            shape.dim.add().dim_param = "batch"
+        else:
+            shape.dim.add().dim_value = size
+
+
+def makers_behind(graph: Any, names: Iterable[str]) -> Iterator[Any]:
+    """Yield the nodes that these values need, nearest first."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    pending, seen = list(names), set[str]()
+    while pending:
+        name = pending.pop(0)
+        if name in seen or name not in makers:
+            continue
+        seen.update(makers[name].output)
+        yield makers[name]
+        pending += reads(makers[name])
+
+
+def drop_unread(graph: Any) -> None:
+    """Remove the weights that nothing reads, in place."""
+    used = {value.name for value in graph.output} | {name for node in graph.node for name in reads(node)}
+    replace_values(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
 
 
 @dataclass(frozen=True)
@@ -128,7 +169,7 @@ class Value:
 
 
 def values(graph: Any) -> dict[str, Value]:
-    """What the graph says of its inputs, outputs and inner values."""
+    """Return the types and shapes that the graph states."""
     found = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
@@ -155,14 +196,14 @@ def new_node(op: str, inputs: Iterable[str], outputs: Iterable[str], name: str =
 
 
 def new_constant(name: str, values: NDArray[Any]) -> Any:
-    """An initializer."""
+    """Make an initializer."""
     from onnx import numpy_helper
 
     return numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name)
 
 
 def value_names(model: Any) -> set[str]:
-    """Names of all inputs, constants and computed values, also inside of nodes."""
+    """Return the names of all values, inner graphs included."""
     found = {name for node in nodes(model.graph) for name in (*node.input, *node.output)}
     for graph in subgraphs(model.graph):
         found.update(value.name for value in (*graph.input, *graph.output, *graph.initializer))
@@ -170,7 +211,7 @@ def value_names(model: Any) -> set[str]:
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """That name, numbered if it is taken; taken from now on."""
+    """Return the name, numbered if taken, and mark it as taken."""
     name, number = wanted, 0
     while name in taken:
         number += 1
@@ -180,7 +221,7 @@ def free_name(wanted: str, taken: set[str]) -> str:
 
 
 def name_nodes(model: Any) -> None:
-    """Number nodes of one graph that share a name, in place: no engine loads them otherwise."""
+    """Number nodes that share a name, in place: engines refuse duplicates."""
     for graph in subgraphs(model.graph):
         taken = set[str]()
         for node in graph.node:
@@ -205,7 +246,8 @@ def rename(model: Any, names: dict[str, str]) -> None:
 
 
 class GraphView:
-    """model: an onnx.ModelProto, kept and not copied.
+    """Makers and readers of each value.
+    model: an onnx.ModelProto, kept and not copied.
     infer: whether to infer types and shapes that it does not state."""
 
     def __init__(self, model: Any, *, infer: bool = True) -> None:
@@ -236,7 +278,7 @@ class GraphView:
             return values(self.graph)
 
     def maker(self, name: str) -> Any:
-        """The node that makes a value; None for inputs and constants."""
+        """Return the node that makes a value; None for inputs and constants."""
         return self._makers.get(name)
 
     def made_by(self, name: str, op: str) -> bool:
@@ -244,11 +286,11 @@ class GraphView:
         return maker is not None and bool(maker.op_type == op)
 
     def users(self, name: str) -> list[Any]:
-        """Nodes that read it, each once, in the graph's order."""
+        """Return the nodes that read a value, in the graph's order."""
         return self._users.get(name, [])
 
     def only_user(self, name: str) -> Any:
-        """The one node that reads a value which is not an output of the graph, or None."""
+        """Return the only reader of a value that is not a graph output, or None."""
         users = self.users(name)
         return users[0] if len(users) == 1 and name not in self.outputs else None
 
@@ -256,21 +298,21 @@ class GraphView:
         return name in self.initializers
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """The value of an initializer, None for anything else."""
+        """Return an initializer's value, None for anything else."""
         tensor = self.initializers.get(name)
         return None if tensor is None else array(tensor)
 
     def number(self, name: str) -> float | None:
-        """The value of a constant of one element."""
+        """Return the value of a one-element constant."""
         found = self.constant(name)
         return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
 
     def computed_inputs(self, node: Any) -> list[str]:
-        """The inputs of a node that are not constant."""
+        """Return a node's inputs that are not constant."""
         return [name for name in node.input if name and not self.is_constant(name)]
 
     def kind(self, name: str) -> int:
-        """The element type, 0 for an unknown one."""
+        """Return the element type, 0 if unknown."""
         tensor = self.initializers.get(name)
         return int(tensor.data_type) if tensor is not None else self.values.get(name, Value(0, None)).kind
 
@@ -279,7 +321,7 @@ class GraphView:
         return self.kind(name) == 1
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """-1 for an axis of unknown size; None if the rank is unknown."""
+        """Return the shape, -1 for an unknown size; None if the rank is unknown."""
         tensor = self.initializers.get(name)
         return tuple(tensor.dims) if tensor is not None else self.values.get(name, Value(0, None)).shape
 
@@ -290,7 +332,8 @@ class GraphView:
 
 @dataclass(frozen=True)
 class Constant:
-    """tensor: the TensorProto that holds it.
+    """A constant in the file.
+    tensor: the TensorProto that holds it.
     affine: what its integers stand for, None for themselves."""
 
     tensor: Any
@@ -303,7 +346,7 @@ class Constant:
         return values.astype(np.float32) if self.tensor.data_type in FLOATS else values.copy()
 
     def overwrite(self, values: NDArray[Any]) -> None:
-        """In place. Raises ValueError for another shape."""
+        """Replace the values in place. Raises ValueError for another shape."""
         from onnx import helper
 
         name, shape = self.tensor.name, tuple(self.tensor.dims)
@@ -316,7 +359,7 @@ class Constant:
 
 
 class FoldedView(GraphView):
-    """A view in which all known before a run is a constant, also behind DequantizeLinear.
+    """A view in which all that is known before a run is constant.
     constants: by the name of each value that one is.
     layers: the nodes that compute, in the file's order."""
 
@@ -344,7 +387,7 @@ class FoldedView(GraphView):
         return found
 
     def affine(self, node: Any) -> AffineGrid | None:
-        """Of a QuantizeLinear or DequantizeLinear whose scale is a constant."""
+        """Return the grid of a (De)QuantizeLinear whose scale is constant."""
         if attribute(node, "block_size", 0) or node.input[1] not in self.constants:
             return None
         scale = self.constants[node.input[1]].array()
@@ -353,7 +396,7 @@ class FoldedView(GraphView):
         return AffineGrid(scale.reshape(-1), zero.astype(np.int64).reshape(-1), int(attribute(node, "axis", 1)))
 
     def _folds(self, node: Any) -> bool:
-        """Whether it is known before anything runs; notes its constants."""
+        """Whether a node's output is known before a run; records its constants."""
         inputs = [name for name in node.input if name]
         if node.op_type == "Constant":
             for tensor in (item.t for item in node.attribute if item.name == "value"):
@@ -372,5 +415,5 @@ class FoldedView(GraphView):
 
 
 def float_name(name: str) -> str:
-    """What a constant was called before onnxruntime's quantizer put it into integers."""
+    """Return a constant's name before onnxruntime's quantizer."""
     return name.removesuffix("_DequantizeLinear_Output")

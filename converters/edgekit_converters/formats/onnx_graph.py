@@ -21,26 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.formats import onnx_file
-from edgekit_converters.formats.graph import KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
+from edgekit_converters.formats.graph import KernelWindow, Layer, WatchedGraph, macs_by_tensor, same_pads
 from edgekit_converters.formats.grid import Grid
+from edgekit_converters.formats.workload import operators
 from edgekit_converters.recipe.conversion_errors import ConversionError, first_line
 
-KINDS = kinds(
-    {
-        "conv": "Conv ConvTranspose ConvInteger QLinearConv",
-        "dense": "Gemm MatMul MatMulInteger QLinearMatMul Einsum",
-        "recurrent": "LSTM GRU RNN",
-        "activation": """Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu LogSoftmax Mish PRelu Relu Selu Sigmoid
-            Softmax Softplus Softsign Swish Tanh ThresholdedRelu Clip""",
-        "elementwise": """Abs Add BatchNormalization Ceil Cos Div Exp Floor Log Max Mean Min Mod Mul Neg Pow
-            Reciprocal Round Sign Sin Sqrt Sub Sum Where""",
-        "pool": """AveragePool GlobalAveragePool GlobalMaxPool LpPool MaxPool ReduceL1 ReduceL2 ReduceMax ReduceMean
-            ReduceMin ReduceProd ReduceSum""",
-        "concat": "Concat",
-        "move": """Cast DepthToSpace DequantizeLinear Dropout Expand Flatten Gather GatherElements GatherND Identity Pad
-            QuantizeLinear Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze""",
-    }
-)
+KINDS = operators("onnx").kinds
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -77,7 +63,7 @@ class OnnxGraph:
 
     @cached_property
     def _floats(self) -> frozenset[str]:
-        """The computed tensors and inputs that hold floats."""
+        """Return the inputs and computed tensors that hold floats."""
         made = [name for node in self._file.layers for name in node.output if name]
         known = {name: kind for name in (*self.inputs, *made) if (kind := self._file.kind(name))}
         missing = [name for name in made if name not in known]
@@ -91,7 +77,7 @@ class OnnxGraph:
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
-        """The grid of each tensor that goes through integers."""
+        """Return the grid of each quantized tensor."""
         import onnx
 
         file = self._file
@@ -129,7 +115,7 @@ class OnnxGraph:
         yield _OnnxTensorReader(self, {name: file.dequantized.get(name, name) for name in names})
 
     def _showing(self, names: Sequence[str]) -> bytes:
-        """The file with exactly these outputs, of unknown type: the engine works it out."""
+        """Return the file with exactly these outputs; the engine infers their types."""
         import onnx
 
         model = onnx_file.copy_model(self._file.model)
@@ -161,7 +147,7 @@ class OnnxGraph:
         )
 
     def _weights(self, node: Any) -> tuple[str | None, str | None, int | None]:
-        """Names of kernel and bias, and the kernel's axis of output channels."""
+        """Return kernel, bias, and the kernel's axis of output channels."""
         if node.op_type in ("Conv", "ConvTranspose") and self._known(node, 1) is not None:
             # A transposed kernel is [in, out / groups, ...].
             return self._known(node, 1), self._known(node, 2), 1 if node.op_type == "ConvTranspose" else 0
@@ -207,13 +193,13 @@ class OnnxGraph:
             if source is None or min(source[2:]) < 1:
                 return None
             size = (1, source[2]) if flat else source[2:]
-            pads = _same(size, kernel[2:], strides, dilations, upper=mode == b"SAME_UPPER")
+            pads = same_pads(size, kernel[2:], strides, dilations, upper=mode == b"SAME_UPPER")
         groups = int(onnx_file.attribute(node, "group", 1))
         return KernelWindow((kernel[2], kernel[3]), strides, dilations, pads, groups, channels_last=False)
 
 
 class _OnnxTensorReader:
-    """names: tensor by its own name -> tensor that is read."""
+    """Runs the graph and reads tensors. names: tensor -> tensor that is read."""
 
     def __init__(self, graph: OnnxGraph, names: Mapping[str, str]) -> None:
         self._names = names
@@ -244,21 +230,8 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(d
 }
 
 
-def _same(
-    sides: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
-) -> tuple[int, ...]:
-    """Padding to ceil(side / stride) outputs.
-    An odd row or column goes to the end (upper) or the beginning."""
-    small, large = [], []
-    for side, width, stride, dilation in zip(sides, kernel, strides, dilations, strict=True):
-        whole = max((-(-side // stride) - 1) * stride + (width - 1) * dilation + 1 - side, 0)
-        small.append(whole // 2)
-        large.append(whole - whole // 2)
-    return (*small, *large) if upper else (*large, *small)
-
-
 def session(data: bytes, *, plain: bool) -> Any:
-    """plain: node by node; otherwise with the engine's own fusions. Raises ConversionError."""
+    """Open a session. plain: without the engine's fusions. Raises ConversionError."""
     import onnxruntime
 
     from edgekit_runtime.engines.onnxruntime import session_options
@@ -275,7 +248,7 @@ def session(data: bytes, *, plain: bool) -> Any:
 
 
 def unsigned_products(data: bytes) -> bytes:
-    """The model with int8 weights of integer products as uint8: exact on every processor.
+    """Turn int8 weights of integer products into uint8, exact on every processor.
     ONNX Runtime does so itself for exact arithmetic (`engines.onnxruntime`) where it may rewrite the graph."""
     if b"MatMulInteger" not in data:
         return data

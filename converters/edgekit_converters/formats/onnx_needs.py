@@ -20,7 +20,7 @@ _KNOWN = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft
 
 
 def read(data: bytes) -> Needs:
-    """Raises ConversionError when the bytes are not an ONNX model."""
+    """Read what an ONNX model requires. Raises ConversionError for other bytes."""
     model = parse(data)
     opsets = {entry.domain if entry.domain != "ai.onnx" else "": int(entry.version) for entry in model.opset_import}
     own = {function.name for function in model.functions}
@@ -50,7 +50,7 @@ def read(data: bytes) -> Needs:
 
 
 def _typed(model: Any, opsets: dict[str, int], own: set[str]) -> Iterator[OnnxNode]:
-    """Every kind of node once, without the file's own functions and unknown domains."""
+    """Yield each kind of node once, without local functions and unknown domains."""
     types = _types(model)
     seen = set()
     for node in nodes(model.graph):
@@ -84,7 +84,7 @@ def _node(node: Any, domain: str, opset: int, types: dict[str, str]) -> OnnxNode
 
 
 def _body(node: Any, found: OnnxNode, opsets: dict[str, int], types: dict[str, str]) -> tuple[OnnxNode, ...]:
-    """The operators that compute a node whose schema is a function; empty if unknown."""
+    """Return the operators of a node's function body; empty if unknown."""
     import onnx
 
     schema: Any = onnx.defs.get_schema(found.op, opsets.get(found.domain, 1), found.domain)
@@ -128,7 +128,7 @@ def _newest(versions: list[int], opset: int) -> int:
 
 
 def _types(model: Any) -> dict[str, str]:
-    """Tensor -> element type, as far as it is known, inferred without the weights."""
+    """Infer tensor -> element type, without the weights."""
     import onnx
 
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)

@@ -5,31 +5,44 @@ Rules:
 - activations and batch normalisation behind a product are fused into it;
 - a (De)QuantizeLinear beside an operation between the two is absorbed by its 8-bit kernel, any other is counted;
 - a product of two computed tensors, as in attention, has no kernel;
-- control flow and other domains are unknown, as is what follows an answer of a free size (NonMaxSuppression).
+- a Loop or Scan is recurrent: its body's operations times its trips, if these are constant;
+- other control flow and other domains are unknown, as is what follows an answer of a free size (NonMaxSuppression).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from edgekit_converters.formats.onnx_file import GraphView, array, constants, new_constant, parse, replace_values
+from edgekit_converters.formats.onnx_file import (
+    GraphView,
+    array,
+    attribute,
+    constants,
+    copy_model,
+    new_constant,
+    parse,
+    reads,
+    replace_values,
+    subgraphs,
+)
+from edgekit_converters.formats.onnx_loops import follow, number, trips_of
 from edgekit_converters.formats.workload import (
-    CountedOperation,
-    WorkloadCounter,
     WorkloadReading,
     convolution_kind,
     dense_kind,
+    operators,
     recurrent,
+    repeated,
 )
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_profiles.workload import Op, OpKind
 
-# What moves nothing; and what dynamic quantization adds in front of a product, which is in its factor against float.
-FREE = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "DynamicQuantizeLinear"})
+OPERATORS = operators("onnx")
 # What ONNX Runtime fuses into a product before it: always, and where no quantization stands between.
 ACTIVATIONS = frozenset({"Relu", "Clip"})
 FOLDED = frozenset({"BatchNormalization", "Mul", "Add", "Cast"})
@@ -38,18 +51,9 @@ INTEGER = frozenset({"ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatM
 KERNELS = {
     name: (0, 3 if name.startswith("QLinear") else 1) for name in {"Conv", "ConvTranspose", "MatMul", "Gemm", *INTEGER}
 }
-_ELEMENTWISE = """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization BitShift
-    BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Concat Cos Cosh CumSum DepthToSpace
-    DequantizeLinear Div Elu Equal Erf Exp Expand Floor Gather GatherElements GatherND Gelu GlobalAveragePool
-    GlobalLpPool GlobalMaxPool Greater GreaterOrEqual Hardmax HardSigmoid HardSwish InstanceNormalization IsInf
-    IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool LRN Max MaxPool Mean
-    MeanVarianceNormalization Min Mish Mod Mul Neg Not OneHot Or Pad Pow PRelu QuantizeLinear Reciprocal ReduceL1
-    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu
-    Resize ReverseSequence RMSNormalization Round ScatterND Selu Shrink Sigmoid Sign Sin Sinh Slice Softmax Softplus
-    Softsign SpaceToDepth Split Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Tile Transpose Trilu Upsample Where Xor"""
-# What takes as many times longer for each element that it moves; measured beside Mul with ONNX Runtime 1.32 on x86-64.
-SLOWER = {"GridSample": 8, "ScatterElements": 24, "TopK": 16}
-ELEMENTWISE = frozenset([*_ELEMENTWISE.split(), *SLOWER])
+STEP_DISPATCHES = 1 / 3
+"""Of an operation in a loop: with ONNX Runtime 1.32 on x86-64 a step of a GRU's 18 operations took 6.4 dispatches as
+fitted, beside MobileNetV1, and one of a SimpleRNN's 6 took 2.6."""
 _SIZES = frozenset({6, 7, 9})
 """int32, int64 and bool in TensorProto.DataType."""
 _MOST_SIZES = 1024
@@ -57,6 +61,7 @@ _SIZE_NAMES = """Add And Cast Concat ConstantOfShape Div Equal Expand Gather Max
     Size Slice Squeeze Sub Unsqueeze Where"""
 _SIZE_ARITHMETIC = frozenset(_SIZE_NAMES.split())
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+LOOPS = frozenset({"Loop", "Scan"})
 
 
 def read(data: bytes) -> WorkloadReading:
@@ -65,28 +70,121 @@ def read(data: bytes) -> WorkloadReading:
     import onnx
 
     model = parse(data)
+    # Elements of the constants with two axes or more, and of those the ones in 8 bits or fewer.
+    held = [tensor for graph in subgraphs(model.graph) for _, tensor in constants(graph) if len(tensor.dims) > 1]
+    eight = sum(prod(tensor.dims) for tensor in held if _eight_bit(tensor.data_type))
+    weights = eight + sum(prod(tensor.dims) for tensor in held if tensor.data_type in (1, 10, 16))
     batch, free = _fix_batch(model.graph)
     try:
+        counter = _counted(model)
+    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+        raise ConversionError(f"the shapes in the ONNX model cannot be worked out: {error}") from error
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ConversionError(f"an operation of the ONNX model is malformed: {error}") from error
+    counter.unknown[:0] = free
+    counter.batch, counter.weights, counter.eight_bit_weights = batch, weights, eight
+    return counter
+
+
+def _counted(model: Any) -> _OnnxCounter:
+    """Its main graph. The results of loops that were counted become inputs."""
+    import onnx
+
+    counted: list[Op] = []
+    unknown: list[str] = []
+    tried = set[str]()
+    while True:
         model = onnx.shape_inference.infer_shapes(model)
         while _compute_sizes(model):  # each pass may make shapes known that the next one starts from
             model = onnx.shape_inference.infer_shapes(model)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise ConversionError(f"the shapes in the ONNX model cannot be worked out: {error}") from error
-    graph = _OnnxCounter(GraphView(model, infer=False))
-    graph.unknown.extend(free)
-    try:
-        for node in graph.view.nodes:
-            graph.count(node)
-    except (IndexError, KeyError, ZeroDivisionError) as error:
-        raise ConversionError(f"an operation of the ONNX model is malformed: {error}") from error
-    # Elements of the constants with two axes or more, and of those the ones in 8 bits or fewer.
-    held = [tensor for _, tensor in constants(model.graph) if len(tensor.dims) > 1]
-    eight = sum(prod(tensor.dims) for tensor in held if _eight_bit(tensor.data_type))
-    return graph.reading(batch, eight + sum(prod(item.dims) for item in held if item.data_type in (1, 10, 16)), eight)
+        counter = _OnnxCounter(GraphView(model, infer=False))
+        loops = [node for node in model.graph.node if node.op_type in LOOPS and tried.isdisjoint(node.output)]
+        if not loops:
+            break
+        tried.update(loops[0].output)
+        found = _count_loop(counter, loops[0])
+        if found is not None:
+            body, trips, results = found
+            each = math.ceil(STEP_DISPATCHES * len(body.counted))
+            counted += repeated(body.counted, trips, next(filter(None, loops[0].output), ""), each)
+            unknown += body.unknown
+            model.graph.node.remove(loops[0])
+            model.graph.input.extend(results)
+            del model.graph.value_info[:]
+    counter.counted, counter.unknown = counted, unknown
+    for node in counter.view.nodes:
+        counter.count(node)
+    return counter
 
 
-class _OnnxCounter(WorkloadCounter):
-    """constants: name -> the element type that it is stored in."""
+def _count_loop(outer: _OnnxCounter, loop: Any) -> tuple[_OnnxCounter, int, list[Any]] | None:
+    """(what a step counts, steps, the results with their sizes); None if the file is silent.
+
+    A Loop's body gets the step's number, the condition and the state; a Scan's the state and a slice of each sequence.
+    """
+    from onnx import helper
+
+    of = outer.view.model
+    part = helper.make_model(attribute(loop, "body", None), opset_imports=of.opset_import, ir_version=of.ir_version)
+    graph, scan = part.graph, loop.op_type == "Scan"
+    own, sequences = (0, attribute(loop, "num_scan_inputs", 0)) if scan else (2, 0)
+    states = len(loop.input) - own - sequences
+    backs = graph.output[own // 2 :]
+    if len(graph.input) != len(loop.input) or not 0 <= states <= len(backs) or len(backs) != len(loop.output):
+        return None
+    del graph.value_info[:]
+    inside, stored = GraphView(part, infer=False), dict(constants(outer.view.graph))
+    starts: dict[str, float | None] = {}
+    steps, shapes, kept = list[int](), list[tuple[int, ...]](), list[Any]()
+    for place, (value, name) in enumerate(zip(graph.input, loop.input, strict=True)):
+        shape = () if place < own else outer.shape(name)
+        if shape is None:
+            return None
+        if place >= own + states:
+            axis = attribute(loop, "scan_input_axes", [0] * sequences)[place - own - states]
+            steps.append(shape[axis])
+            shape = tuple(int(side) for side in np.delete(shape, axis))
+        elif place >= own:
+            shapes.append(shape)
+            starts[value.name] = number(stored.get(name))
+            if name in stored and follow(inside, backs[place - own].name)[0] == value.name:  # passed on as it came
+                kept.append(new_constant(value.name, array(stored[name])))
+        kind = value.type.tensor_type.elem_type or outer.view.kind(name)
+        value.CopyFrom(helper.make_tensor_value_info(value.name, kind, shape))
+    made = {*inside.inputs, *inside.initializers, *(name for node in graph.node for name in node.output)}
+    for name in sorted({name for node in graph.node for name in reads(node)} - made):  # of the graph around it
+        if name in stored:
+            kept.append(new_constant(name, array(stored[name])))
+        elif name in outer.view.values:
+            graph.input.append(helper.make_tensor_value_info(name, outer.view.kind(name), outer.shape(name)))
+    graph.initializer.extend(kept)
+    ends = [copy_model(value) for value in graph.output]
+    passed = {value.name for value in graph.input}
+    replace_values(graph.output, [value for value in ends if value.name not in passed])
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    body = _counted(part)
+    names = [value.name for value in ends]
+    trips = min(steps, default=None) if scan else trips_of(body.view, loop, (stored, starts), names)
+    if trips is None:
+        return None
+    results = []
+    for place, (name, value) in enumerate(zip(loop.output, ends[own // 2 :], strict=True)):
+        shape = body.shape(value.name)
+        if place < states and shape is not None and shape != shapes[place]:
+            return None  # it grows
+        if place < states:
+            shape = shapes[place]
+        elif shape is not None:
+            axis = attribute(loop, "scan_output_axes", [0] * len(backs))[place - states] % (len(shape) + 1)
+            shape = (*shape[:axis], trips, *shape[axis:])
+        kind = body.view.kind(value.name) or value.type.tensor_type.elem_type
+        results.append(helper.make_tensor_value_info(name, kind, shape))
+    return body, trips, [value for value in results if value.name]
+
+
+class _OnnxCounter(WorkloadReading):
+    """Counts an ONNX graph. constants: name -> stored element type."""
 
     def __init__(self, view: GraphView) -> None:
         super().__init__()
@@ -95,7 +193,7 @@ class _OnnxCounter(WorkloadCounter):
         self._shapes = {name: tuple(tensor.dims) for name, tensor in constants(view.graph)}
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """None where an axis is known only at run time."""
+        """Return the shape, None if an axis is known only at run time."""
         if name in self._shapes:
             return self._shapes[name]
         shape = self.view.shape(name)
@@ -104,21 +202,22 @@ class _OnnxCounter(WorkloadCounter):
     def count(self, node: Any) -> None:
         name = node.op_type
         if node.domain not in ("", "ai.onnx"):
-            self.give_up(f"{node.domain}.{name}")
-        elif self._folds(node) or name in FREE or self._fuses(node) or self._absorbed(node):
+            self.unknown.append(f"{node.domain}.{name}")
+        elif self._folds(node) or name in OPERATORS.free or self._fuses(node) or self._absorbed(node):
             return
         elif name in KERNELS:
             self._count_kernel(node)
-        elif name in ELEMENTWISE and all(map(self._single, (*node.input, *node.output))):
+        elif name in OPERATORS.moving and all(map(self._single, (*node.input, *node.output))):
             return
-        elif name in ELEMENTWISE:
-            tensors = [item for item in (*node.input, *node.output) if item and item not in self.constants]
+        elif name in OPERATORS.moving:
+            read = node.output if name == "Gather" and node.input[0] not in self.constants else node.input
+            tensors = [item for item in (*read, *node.output) if item and item not in self.constants]
             shapes = [self.shape(item) for item in tensors]
             if any(shape is None for shape in shapes):
                 self.unknown.append(f"{name} of a shape known only at run time")
                 return
-            moved = sum(prod(shape) for shape in shapes if shape is not None) * SLOWER.get(name, 1)
-            self.counted.append(CountedOperation(Op("ew", 0, moved, 0, node.output[0])))
+            moved = sum(prod(shape) for shape in shapes if shape is not None) * OPERATORS.slower.get(name, 1)
+            self.counted.append(Op("ew", 0, moved, 0, node.output[0]))
         elif name == "Einsum":
             self._count_einsum(node)
         elif name in RECURRENT:
@@ -127,13 +226,13 @@ class _OnnxCounter(WorkloadCounter):
             made = next(filter(None, node.output), "")
             source, result, *weights = (self.shape(item) for item in (node.input[0], made, *node.input[1:3]))
             if source is None or result is None or None in weights:
-                self.give_up(f"{name} of a shape known only at run time")
+                self.unknown.append(f"{name} of a shape known only at run time")
                 return
             held = sum(prod(shape) for shape in weights if shape is not None)
             op = recurrent(prod(source[:-1]), prod(source) + prod(result), held, made)
-            self.counted.append(CountedOperation(op))
+            self.counted.append(op)
         else:
-            self.give_up(name)
+            self.unknown.append(name)
 
     def _count_kernel(self, node: Any) -> None:
         at, kernel_at = KERNELS[node.op_type]
@@ -141,33 +240,33 @@ class _OnnxCounter(WorkloadCounter):
         if stored is None:
             one, other, result = map(self.shape, (*node.input[:2], node.output[0]))
             if not one or not other or result is None or node.op_type not in ("MatMul", "Gemm"):
-                self.give_up(f"{node.op_type} of two computed tensors")
+                self.unknown.append(f"{node.op_type} of two computed tensors")
                 return
             transposed = any(item.name == "transA" and item.i for item in node.attribute)
             macs = prod(result) * (one[0] if transposed else one[-1])
             kind, moved = dense_kind(result[-2] if len(result) > 1 else 1), sum(map(prod, (one, other, result)))
             quantized = all(self.view.made_by(name, "DequantizeLinear") for name in node.input[:2])
             eight_bits = quantized and all(map(self._feeds_quantize, node.output))
-            op = Op(kind, macs, moved, 0, node.output[0], computed=True)
-            self.counted.append(CountedOperation(op, eight_bits))
+            self.counted.append(Op(kind, macs, moved, 0, node.output[0], computed=True, eight_bit=eight_bits))
             return
         source, kernel, result = map(self.shape, (node.input[at], node.input[kernel_at], node.output[0]))
         if source is None or kernel is None or result is None:
-            self.give_up(f"{node.op_type} of a shape known only at run time")
+            self.unknown.append(f"{node.op_type} of a shape known only at run time")
             return
         kind, macs = _work(node, source, kernel, result)
-        op = Op(kind, macs, prod(source) + prod(result), prod(kernel), node.output[0])
         dequantized = self.view.made_by(node.input[at], "DequantizeLinear")
-        self.counted.append(CountedOperation(op, _eight_bit(stored) and (node.op_type in INTEGER or dequantized)))
+        integers = _eight_bit(stored) and (node.op_type in INTEGER or dequantized)
+        moved = prod(source) + prod(result)
+        self.counted.append(Op(kind, macs, moved, prod(kernel), node.output[0], eight_bit=integers))
 
     def _count_einsum(self, node: Any) -> None:
-        """A product of two tensors, whose every letter is a loop; any other is unknown."""
+        """Count an Einsum of two tensors, each letter a loop; others are unknown."""
         equation = next((item.s for item in node.attribute if item.name == "equation"), b"").decode(errors="replace")
         terms, arrow, result = equation.replace(" ", "").partition("->")
         factors, shapes = terms.split(","), [self.shape(name) for name in node.input]
         known = [shape for shape in shapes if shape]
         if not arrow or "." in equation or len(known) != 2 or [*map(len, factors)] != [*map(len, known)]:
-            self.give_up("Einsum")
+            self.unknown.append("Einsum")
             return
         sizes = dict(zip("".join(factors), (side for shape in known for side in shape), strict=True))
         made = prod(sizes[letter] for letter in result)
@@ -176,10 +275,10 @@ class _OnnxCounter(WorkloadCounter):
         held = sum(prod(shape) for shape, stored in zip(known, constant, strict=True) if stored)
         rows = made // sizes[result[-1]] if result else 1
         op = Op(dense_kind(rows), prod(sizes.values()), moved, held, node.output[0], computed=not any(constant))
-        self.counted.append(CountedOperation(op))
+        self.counted.append(op)
 
     def _folds(self, node: Any) -> bool:
-        """True when the output is known before anything runs.
+        """Whether the output is known before anything runs.
         Its storage type is then its first input's."""
         inputs = [name for name in node.input if name]
         if node.op_type == "Constant":
@@ -188,7 +287,11 @@ class _OnnxCounter(WorkloadCounter):
             self._shapes.setdefault(node.output[0], ())
         elif node.op_type == "Shape":
             stored = 7
-        elif inputs and node.op_type in ELEMENTWISE | FREE and all(name in self.constants for name in inputs):
+        elif (
+            inputs
+            and node.op_type in OPERATORS.moving | OPERATORS.free
+            and all(name in self.constants for name in inputs)
+        ):
             stored = self.constants[inputs[0]]
         else:
             return False
@@ -223,7 +326,7 @@ class _OnnxCounter(WorkloadCounter):
         return False
 
     def _between(self, node: Any) -> bool:
-        """Whether an operation stands between dequantization and quantization only.
+        """Whether an operation is only between dequantization and quantization.
         An 8-bit kernel replaces it."""
         computed = [name for name in node.input if name and name not in self.constants]
         return all(self.view.made_by(name, "DequantizeLinear") for name in computed) and all(
@@ -238,13 +341,13 @@ class _OnnxCounter(WorkloadCounter):
         )
 
     def _single(self, name: str) -> bool:
-        """One number, such as a scale worked out at run time."""
+        """Whether a value is one number, such as a scale computed at run time."""
         shape = self.shape(name)
         return shape is not None and prod(shape) == 1
 
 
 def _work(node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]) -> tuple[OpKind, int]:
-    """The class and multiply-accumulates.
+    """Return the kind and multiply-accumulates.
     Kernels are [out, in / groups, ...], transposed [in, out / groups, ...]."""
     attributes = {item.name: item for item in node.attribute}
     if node.op_type == "ConvTranspose":
@@ -263,7 +366,7 @@ def _work(node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: t
 
 
 def _compute_sizes(model: Any) -> bool:
-    """Carry out the arithmetic on sizes that shape inference leaves alone, such as Range's.
+    """Compute sizes that shape inference leaves open, such as Range's.
     Whether any was left."""
     import onnx
 
@@ -307,7 +410,7 @@ def _compute_sizes(model: Any) -> bool:
 
 
 def _result_size(op: str, values: list[Any]) -> int:
-    """Elements that an operation makes whose numbers of elements are among its values.
+    """Return how many elements Range, Expand and the like make.
     0 for the others."""
     match op:
         case "Range":
@@ -321,7 +424,7 @@ def _result_size(op: str, values: list[Any]) -> int:
 
 
 def _fix_batch(graph: Any) -> tuple[int, list[str]]:
-    """Sets a free first axis of every input to 1.
+    """Set a free first axis of every input to 1.
     Returns the batch and the inputs with other free axes.
 
     Shapes noted in the file are dropped: they may hold names for axes that are now known.
@@ -345,5 +448,5 @@ def _fix_batch(graph: Any) -> tuple[int, list[str]]:
 
 
 def _eight_bit(kind: int) -> bool:
-    """uint8, int8, uint4 and int4 in TensorProto.DataType."""
+    """Whether a TensorProto.DataType is uint8, int8, uint4 or int4."""
     return kind in (2, 3, 21, 22)

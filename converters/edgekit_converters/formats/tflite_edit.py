@@ -10,7 +10,7 @@ quantized files are aligned by name; an operator gets a new version without chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from edgekit_converters.recipe.conversion_errors import ConversionError
 
 
 def read(data: bytes) -> Any:
-    """A `ModelT`. Raises ConversionError for bytes that are not a .tflite file."""
+    """Read a file into a `ModelT`. Raises ConversionError for other bytes."""
     if data[4:8] != b"TFL3":
         raise ConversionError("these bytes are not a TFLite model")
     try:
@@ -31,7 +31,7 @@ def read(data: bytes) -> Any:
 
 
 def write(model: Any) -> bytes:
-    """The file's bytes; the same model gives the same bytes."""
+    """Write the file; the same model gives the same bytes."""
     import flatbuffers  # type: ignore[import-untyped,unused-ignore]
 
     builder = flatbuffers.Builder(1 << 20)
@@ -40,7 +40,7 @@ def write(model: Any) -> bytes:
 
 
 def op_of(model: Any, operator: Any) -> str:
-    """CONV_2D, ...; a custom operator by its own name."""
+    """Return an operator's name: CONV_2D, ..., or a custom operator's own."""
     entry = model.operatorCodes[operator.opcodeIndex]
     if entry.customCode:
         return str(bytes(entry.customCode).decode("utf-8", "replace"))
@@ -49,7 +49,7 @@ def op_of(model: Any, operator: Any) -> str:
 
 
 def type_of(tensor: Any) -> str:
-    """FLOAT32, INT8, ..."""
+    """Return a tensor's type: FLOAT32, INT8, ..."""
     return names("TensorType").get(tensor.type, "?")
 
 
@@ -57,13 +57,20 @@ def name_of(tensor: Any) -> str:
     return bytes(tensor.name or b"").decode("utf-8", "replace")
 
 
+def operators(model: Any) -> Iterator[tuple[Any, Any, str]]:
+    """Yield (subgraph, operator, its name) of the whole file."""
+    for graph in model.subgraphs:
+        for operator in graph.operators or ():
+            yield graph, operator, op_of(model, operator)
+
+
 def layer_of(graph: Any, operator: Any) -> str:
-    """The name of the first tensor that the operator makes, or ""."""
+    """Return the name of the operator's first output, or ""."""
     return name_of(graph.tensors[operator.outputs[0]]) if len(operator.outputs) else ""
 
 
 def set_input(operator: Any, place: int, tensor: int) -> None:
-    """Let an operator read another tensor. (An array read from a file is read-only.)"""
+    """Let an operator read another tensor. (An array from a file is read-only.)"""
     operator.inputs = [tensor if i == place else int(index) for i, index in enumerate(operator.inputs)]
 
 
@@ -73,22 +80,50 @@ def is_constant(model: Any, tensor: Any) -> bool:
 
 
 def constant(model: Any, tensor: Any) -> NDArray[Any]:
-    """The values of a constant, in the file's layout."""
+    """Return a constant's values in the file's layout."""
     values = np.asarray(model.buffers[tensor.buffer].data, np.uint8).view(DTYPES[type_of(tensor)])
     shape = () if tensor.shape is None else tuple(int(side) for side in tensor.shape)
     return np.asarray(values.reshape(shape))
 
 
 def add_constant(model: Any, values: NDArray[Any]) -> int:
-    """A new buffer with these values; its index."""
+    """Add a buffer with these values and return its index."""
     buffer = schema().BufferT()
     buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
     model.buffers.append(buffer)
     return len(model.buffers) - 1
 
 
+def add_tensor(graph: Any, tensor: Any) -> int:
+    """Append a tensor and return its index."""
+    graph.tensors.append(tensor)
+    return len(graph.tensors) - 1
+
+
+def copied(tensor: Any, suffix: str = "") -> Any:
+    """Make a tensor of the same type and shape, without values or quantization."""
+    made = schema().TensorT()
+    made.shape, made.shapeSignature, made.hasRank = tensor.shape, tensor.shapeSignature, tensor.hasRank
+    made.type, made.name = tensor.type, tensor.name + suffix.encode() if suffix else tensor.name
+    return made
+
+
+def quantization(scales: NDArray[np.float32], axis: int = 0) -> Any:
+    """Make symmetric quantization: one scale, or one per index of the axis."""
+    made = schema().QuantizationParametersT()
+    made.scale, made.zeroPoint, made.quantizedDimension = scales, np.zeros(len(scales), np.int64), axis
+    return made
+
+
+def new_operator(model: Any, op: str, version: int, source: int, target: int) -> Any:
+    """Make an operator that reads one tensor and makes one."""
+    made = schema().OperatorT()
+    made.opcodeIndex, made.inputs, made.outputs = code(model, op, version), [source], [target]
+    return made
+
+
 def code(model: Any, op: str, version: int) -> int:
-    """The index of the operator code, added where it is missing."""
+    """Return the index of an operator code, added if missing."""
     number = getattr(schema().BuiltinOperator, op)
     for index, entry in enumerate(model.operatorCodes):
         if max(entry.builtinCode, entry.deprecatedBuiltinCode) == number and entry.version == version:
@@ -111,6 +146,14 @@ def swap(graph: Any, tensors: Mapping[int, int]) -> None:
     graph.outputs = [tensors.get(int(index), int(index)) for index in graph.outputs]
 
 
+def move_ends(model: Any, position: int, moved: Mapping[int, int]) -> None:
+    """Let the signatures of that subgraph name other tensors, old index -> new."""
+    for signature in model.signatureDefs or ():
+        if signature.subgraphIndex == position:
+            for end in (*(signature.inputs or ()), *(signature.outputs or ())):
+                end.tensorIndex = moved.get(int(end.tensorIndex), int(end.tensorIndex))
+
+
 def compact(model: Any) -> None:
     """Drop tensors, buffers and operator codes that nothing names, in place."""
     for position, graph in enumerate(model.subgraphs):
@@ -122,10 +165,7 @@ def compact(model: Any) -> None:
         moved = {old: new for new, old in enumerate(kept)}
         graph.tensors = [graph.tensors[index] for index in kept]
         swap(graph, moved)
-        for signature in model.signatureDefs or ():
-            if signature.subgraphIndex == position:
-                for end in (*(signature.inputs or ()), *(signature.outputs or ())):
-                    end.tensorIndex = moved.get(int(end.tensorIndex), int(end.tensorIndex))
+        move_ends(model, position, moved)
     used = {0} | {int(tensor.buffer) for graph in model.subgraphs for tensor in graph.tensors}
     used |= {int(entry.buffer) for entry in model.metadata or ()}
     used |= {int(index) for index in (model.metadataBuffer if model.metadataBuffer is not None else ())}
@@ -137,15 +177,15 @@ def compact(model: Any) -> None:
         entry.buffer = moved[int(entry.buffer)]
     if model.metadataBuffer is not None:
         model.metadataBuffer = [moved[int(index)] for index in model.metadataBuffer]
-    operators = [operator for graph in model.subgraphs for operator in graph.operators]
-    codes = sorted({int(operator.opcodeIndex) for operator in operators})
+    every = [operator for graph in model.subgraphs for operator in graph.operators]
+    codes = sorted({int(operator.opcodeIndex) for operator in every})
     model.operatorCodes = [model.operatorCodes[index] for index in codes]
-    for operator in operators:
+    for operator in every:
         operator.opcodeIndex = codes.index(int(operator.opcodeIndex))
 
 
 def split_buffers(data: bytes) -> bytes:
-    """The same model with a buffer for each constant, so that writing one leaves the others."""
+    """Give each constant its own buffer, so that writing one leaves the others."""
     model = read(data)
     taken: set[int] = set()
     for tensor in (tensor for graph in model.subgraphs for tensor in graph.tensors):

@@ -64,7 +64,7 @@ class Tensor:
 
     @property
     def fixed(self) -> bool:
-        """False if an axis other than the first is only known at run time."""
+        """Whether all axes but the first are known before a run."""
         return all(side >= 0 for side in self.signature[1:])
 
     @property
@@ -105,7 +105,7 @@ class Subgraph:
 
     @cached_property
     def folded(self) -> frozenset[int]:
-        """Tensors known before anything runs: constants, and what is made of constants alone."""
+        """Tensors known before a run: constants, and what depends on constants alone."""
         found = {index for index, tensor in enumerate(self.tensors) if tensor.constant}
         for operator in self.operators:
             if operator.inputs and operator.op != "CALL_ONCE" and all(i < 0 or i in found for i in operator.inputs):
@@ -146,7 +146,7 @@ class TfliteFile:
 
 
 def schema() -> Any:
-    """The module of flatbuffer classes, which comes with LiteRT."""
+    """Import the flatbuffer classes, which come with LiteRT."""
     from ai_edge_litert import schema_py_generated
 
     return schema_py_generated
@@ -154,12 +154,12 @@ def schema() -> Any:
 
 @cache
 def names(enum: str) -> dict[int, str]:
-    """Value -> name, of TensorType, BuiltinOperator and the like."""
+    """Return value -> name of an enum such as TensorType or BuiltinOperator."""
     return {value: name for name, value in vars(getattr(schema(), enum)).items() if isinstance(value, int)}
 
 
 def read(data: bytes) -> TfliteFile:
-    """Raises ConversionError for bytes that are not a TFLite model."""
+    """Parse a .tflite file. Raises ConversionError for other bytes."""
     if data[4:8] != b"TFL3":
         raise ConversionError("these bytes are not a TFLite model")
     try:
@@ -185,7 +185,7 @@ def read(data: bytes) -> TfliteFile:
 
 
 def stored_values(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
-    """A constant as the file has it, mostly a view. Raises KeyError for a type that NumPy lacks."""
+    """Return a constant as stored, mostly a view. Raises KeyError for unknown types."""
     raw = raw_bytes(data, tensor)
     if tensor.dtype == "INT4":  # two in a byte, the first in the low half
         halves = np.stack([raw << 4, raw & 0xF0], axis=-1).view(np.int8) >> 4
@@ -198,7 +198,7 @@ def stored_values(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
 
 
 def overwrite(data: bytearray, tensor: Tensor, values: NDArray[Any]) -> None:
-    """Put floats or the file's own integers in the constant's place, or raise ValueError."""
+    """Overwrite a constant with floats or the file's integers. Raises ValueError."""
     if values.shape != tensor.shape:
         raise ValueError(f"'{tensor.name}' has shape {tensor.shape}, not {values.shape}")
     if tensor.dtype not in DTYPES:
@@ -210,7 +210,7 @@ def overwrite(data: bytearray, tensor: Tensor, values: NDArray[Any]) -> None:
 
 
 def raw_bytes(data: bytes | bytearray, tensor: Tensor) -> NDArray[np.uint8]:
-    """A view of a constant, writable for a bytearray.
+    """Return a view of a constant, writable for a bytearray.
     Files over 2 GB keep buffers behind the flatbuffer."""
     table = schema().Model.GetRootAs(data, 0).Buffers(tensor.buffer)
     if table.Size() > 1:
@@ -289,7 +289,7 @@ def _claimed(model: Any) -> str | None:
 
 
 def _ints(array: Any) -> tuple[int, ...]:
-    """A vector of a flatbuffer, which is 0 if the file has none."""
+    """Return a flatbuffer's vector, () if absent."""
     return tuple(array.tolist()) if isinstance(array, np.ndarray) else ()
 
 

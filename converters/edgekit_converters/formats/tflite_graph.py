@@ -21,30 +21,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.graph import KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
+from edgekit_converters.formats.graph import KernelWindow, Layer, WatchedGraph, macs_by_tensor, same_pads
 from edgekit_converters.formats.grid import Grid
 from edgekit_converters.formats.tflite_edit import split_buffers
 from edgekit_converters.formats.tflite_file import DTYPES, QUANTIZED, Operator, Tensor, overwrite, read, stored_values
+from edgekit_converters.formats.workload import operators
 from edgekit_converters.recipe.conversion_errors import ConversionError
 
-KINDS = kinds(
-    {
-        "conv": "CONV_2D TRANSPOSE_CONV CONV_3D CONV_3D_TRANSPOSE",
-        "depthwise": "DEPTHWISE_CONV_2D",
-        "dense": "FULLY_CONNECTED BATCH_MATMUL",
-        "recurrent": """LSTM RNN SVDF UNIDIRECTIONAL_SEQUENCE_LSTM UNIDIRECTIONAL_SEQUENCE_RNN
-            BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN""",
-        "activation": """ELU GELU HARD_SWISH L2_NORMALIZATION LEAKY_RELU LOGISTIC LOG_SOFTMAX PRELU RELU RELU6
-            RELU_0_TO_1 RELU_N1_TO_1 SOFTMAX TANH""",
-        "elementwise": """ABS ADD ADD_N CEIL COS DIV EXP FLOOR FLOOR_DIV FLOOR_MOD LOG MAXIMUM MINIMUM MUL NEG POW
-            ROUND RSQRT SELECT SELECT_V2 SIGN SIN SQRT SQUARE SQUARED_DIFFERENCE SUB""",
-        "pool": "AVERAGE_POOL_2D L2_POOL_2D MAX_POOL_2D MEAN REDUCE_MAX REDUCE_MIN REDUCE_PROD SUM",
-        "concat": "CONCATENATION PACK",
-        "move": """BATCH_TO_SPACE_ND BROADCAST_TO CAST DEPTH_TO_SPACE DEQUANTIZE DYNAMIC_UPDATE_SLICE EXPAND_DIMS GATHER
-            GATHER_ND MIRROR_PAD PAD PADV2 QUANTIZE RESHAPE RESIZE_NEAREST_NEIGHBOR REVERSE_V2 SLICE SPACE_TO_BATCH_ND
-            SPACE_TO_DEPTH SPLIT SPLIT_V SQUEEZE STRIDED_SLICE TILE TRANSPOSE UNPACK""",
-    }
-)
+KINDS = operators("tflite").kinds
 # Where an operation that multiplies keeps its kernel and its bias, and the kernel's axis of output channels.
 WEIGHTS = {
     "CONV_2D": (1, 2, 0),
@@ -83,13 +67,13 @@ class TfliteGraph:
 
     @cached_property
     def _written(self) -> frozenset[int]:
-        """Tensors that hold values of this run."""
+        """Indexes of tensors that hold values of this run."""
         read = {index for operator in self._file.operators for index in operator.inputs}
         return frozenset({*self._file.inputs, *self._file.outputs, *read})
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
-        """The grid of each tensor that comes back from integers.
+        """The grid of each quantized tensor.
         Also of an input that only becomes integers."""
         tensors = self._file.tensors
         found: dict[int, Grid] = {}
@@ -173,21 +157,14 @@ class TfliteGraph:
         source, kernel = (self._file.tensors[index].shape for index in operator.inputs[:2])
         if len(source) != 4 or len(kernel) != 4:
             return None
-        # SAME: as many outputs as ceil(input / stride); an odd row or column of zeros goes to the end.
-        pads = [(0, 0), (0, 0)]
-        for axis in (0, 1) if operator.same else ():
-            stride = operator.strides[axis]
-            reach = (kernel[1 + axis] - 1) * operator.dilations[axis] + 1
-            whole = max((-(-source[1 + axis] // stride) - 1) * stride + reach - source[1 + axis], 0)
-            pads[axis] = (whole // 2, whole - whole // 2)
+        pads = same_pads(source[1:3], kernel[1:3], operator.strides, operator.dilations) if operator.same else (0,) * 4
         groups = source[3] if operator.op == "DEPTHWISE_CONV_2D" else source[3] // max(kernel[3], 1)
-        around = (pads[0][0], pads[1][0], pads[0][1], pads[1][1])
         return KernelWindow(
-            (kernel[1], kernel[2]), operator.strides, operator.dilations, around, groups, channels_last=True
+            (kernel[1], kernel[2]), operator.strides, operator.dilations, pads, groups, channels_last=True
         )
 
     def _known(self, operator: Operator, place: int) -> str | None:
-        """The name of the constant at that place of an operator's inputs."""
+        """Return the constant at that place of an operator's inputs, or None."""
         if place >= len(operator.inputs) or operator.inputs[place] < 0:
             return None
         tensor = self._file.tensors[operator.inputs[place]]

@@ -11,34 +11,23 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from edgekit_converters.formats import tflite_file as tflite
 from edgekit_converters.formats.tflite_file import Operator, Subgraph, Tensor, TfliteFile
 from edgekit_converters.formats.workload import (
-    CountedOperation,
-    WorkloadCounter,
     WorkloadReading,
     convolution_kind,
     dense_kind,
-    moved_again,
+    operators,
     recurrent,
+    repeated,
 )
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_profiles.workload import Op, OpKind
 
-FREE = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
-_ELEMENTWISE = """ABS ADD ADD_N ARG_MAX ARG_MIN ATAN2 AVERAGE_POOL_2D BATCH_TO_SPACE_ND BROADCAST_TO CAST CEIL
-    CONCATENATION COS DEPTH_TO_SPACE DEQUANTIZE DIV ELU EQUAL EXP FILL FLOOR FLOOR_DIV FLOOR_MOD GATHER GATHER_ND GELU
-    GREATER GREATER_EQUAL HARD_SWISH L2_NORMALIZATION LEAKY_RELU LESS LESS_EQUAL LOCAL_RESPONSE_NORMALIZATION LOG
-    LOGICAL_AND LOGICAL_NOT LOGICAL_OR LOGISTIC LOG_SOFTMAX MAXIMUM MAX_POOL_2D MEAN MINIMUM MIRROR_PAD MUL NEG
-    NOT_EQUAL ONE_HOT PACK PAD PADV2 POW PRELU QUANTIZE RANGE REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD
-    RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR REVERSE_SEQUENCE REVERSE_V2 ROUND RSQRT
-    SCATTER_ND SELECT SELECT_V2 SIGN SIN SLICE SOFTMAX SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQRT SQUARE
-    SQUARED_DIFFERENCE STRIDED_SLICE SUB SUM TANH TILE TRANSPOSE UNPACK ZEROS_LIKE"""
-# What takes as many times longer for each element that it moves; measured beside MUL with LiteRT 2.3 on x86-64.
-SLOWER = {"CUMSUM": 5, "TOPK_V2": 40}
-ELEMENTWISE = frozenset([*_ELEMENTWISE.split(), *SLOWER])
+OPERATORS = operators("tflite")
 # Where an operation that multiplies keeps its input and its kernel.
 KERNELS = {"CONV_2D": (0, 1), "DEPTHWISE_CONV_2D": (0, 1), "FULLY_CONNECTED": (0, 1), "TRANSPOSE_CONV": (2, 1)}
 SEQUENCES = frozenset(f"{ways}DIRECTIONAL_SEQUENCE_{cell}" for ways in ("UNI", "BI") for cell in ("LSTM", "RNN"))
@@ -48,8 +37,8 @@ EIGHT_BITS = frozenset({"INT8", "UINT8", "INT4", "UINT4", "INT2"})
 WEIGHT_TYPES = EIGHT_BITS | {"FLOAT32", "FLOAT16", "BFLOAT16", "INT16"}
 
 
-class _TFLiteCounter(WorkloadCounter):
-    """What was counted in a subgraph.
+class _TFLiteCounter(WorkloadReading):
+    """Counts a subgraph.
 
     constants: index -> the type it is stored in. bodies: of the loops counted. loop: the WHILE it belongs to.
     """
@@ -62,7 +51,7 @@ class _TFLiteCounter(WorkloadCounter):
 
 
 def read(data: bytes) -> WorkloadReading:
-    """Raises ConversionError when the bytes are not a TFLite model."""
+    """Count a .tflite model. Raises ConversionError for other bytes."""
     file = tflite.read(data)
     main = file.main
     graph = _TFLiteCounter(data, file, main)
@@ -77,8 +66,9 @@ def read(data: bytes) -> WorkloadReading:
     first = next((main.tensors[index] for index in main.inputs if len(main.tensors[index].shape) > 1), None)
     free = first is None or any(side < 0 for side in first.signature[:1])
     eight = sum(item.elements for item in weights if item.dtype in EIGHT_BITS)
-    batch = 1 if first is None or free else first.shape[0]
-    return graph.reading(batch, sum(item.elements for item in weights), eight)
+    graph.batch = 1 if first is None or free else first.shape[0]
+    graph.weights, graph.eight_bit_weights = sum(item.elements for item in weights), eight
+    return graph
 
 
 def _count(graph: _TFLiteCounter, operator: Operator) -> None:
@@ -87,29 +77,29 @@ def _count(graph: _TFLiteCounter, operator: Operator) -> None:
     if name == "SHAPE" or (inputs and all(index in graph.constants for index in inputs)):
         stored = graph.constants.get(inputs[0], "INT32") if inputs else "INT32"
         graph.constants.update(dict.fromkeys(outputs, stored))
-    elif name in FREE:
+    elif name in OPERATORS.free:
         return
     elif name in KERNELS:
         _count_kernel(graph, operator, name)
-    elif name in ELEMENTWISE:
+    elif name in OPERATORS.moving:
         read = outputs if name == "GATHER" else inputs
         moved = sum(graph.tensors[index].elements for index in (*read, *outputs) if index not in graph.constants)
-        moved *= SLOWER.get(name, 1)
-        graph.counted.append(CountedOperation(Op("ew", 0, moved, 0, graph.tensors[outputs[0]].name)))
+        moved *= OPERATORS.slower.get(name, 1)
+        graph.counted.append(Op("ew", 0, moved, 0, graph.tensors[outputs[0]].name))
     elif name in SEQUENCES:
         # the rows of the input are its steps
         source = graph.tensors[operator.inputs[0]]
         weights = [graph.tensors[at] for at in operator.inputs[1:] if at >= 0 and len(graph.tensors[at].shape) > 1]
         constants = [item for item in weights if item.constant]
         if not source.fixed or not constants:
-            graph.give_up(f"{name} of a shape known only at run time")
+            graph.unknown.append(f"{name} of a shape known only at run time")
             return
         result = graph.tensors[outputs[0]]
         held = sum(item.elements for item in constants)
         moved = source.elements + result.elements
         op = recurrent(source.elements // source.shape[-1], moved, held, result.name)
         eight_bits = source.dtype in EIGHT_BITS and all(item.dtype in EIGHT_BITS for item in constants)
-        graph.counted.append(CountedOperation(op, eight_bits, source.dtype))
+        graph.counted.append(replace(op, eight_bit=eight_bits, activation=source.dtype))
     elif name == "BATCH_MATMUL":
         one, other, result = (graph.tensors[index] for index in (inputs[0], inputs[1], outputs[0]))
         if one.fixed and other.fixed and result.fixed and len(one.shape) > 1:
@@ -117,15 +107,15 @@ def _count(graph: _TFLiteCounter, operator: Operator) -> None:
             depth = one.elements // max(1, prod(one.shape[:-2]) * result.shape[-2])
             graph.counted.append(_product(graph, inputs, result, result.elements * depth))
         else:
-            graph.give_up(f"{name} of a shape known only at run time")
+            graph.unknown.append(f"{name} of a shape known only at run time")
     elif operator.loop is not None and graph.loop is None and (trips := _trips(graph, operator)) is not None:
         _count_loop(graph, operator, trips)
     else:
-        graph.give_up(name)
+        graph.unknown.append(name)
 
 
 def _trips(graph: _TFLiteCounter, loop: Operator) -> int | None:
-    """How often a WHILE runs its body, None where the file does not say.
+    """Return how often a WHILE runs its body, None if unknown.
 
     Its condition is a comparison of a counter, which the body increments by one, with a constant, or several such.
     """
@@ -165,7 +155,7 @@ def _integer(graph: _TFLiteCounter, where: Subgraph, index: int) -> int | None:
 
 
 def _count_loop(graph: _TFLiteCounter, loop: Operator, trips: int) -> None:
-    """One operation for each kind of the body's.
+    """Count a WHILE: one operation for each kind in its body.
 
     A step costs one dispatch, though it has some twenty operations: those inside a loop wake no other threads. With
     LiteRT 2.3 on x86-64 a step of a GRU of 16 took 1/6 of a dispatch as fitted, beside MobileNetV1.
@@ -177,28 +167,21 @@ def _count_loop(graph: _TFLiteCounter, loop: Operator, trips: int) -> None:
         for place, index in enumerate(loop.inputs)
         if body.outputs[place] == body.inputs[place] and index in graph.constants
     }
-    groups: dict[tuple[OpKind, bool, bool, str], list[Op]] = {}
+    counted: list[Op] = []
     for part in (condition, body):
         inner = _TFLiteCounter(graph.data, graph.file, part, loop)
         inner.constants.update({part.inputs[place]: dtype for place, dtype in kept.items()})
         for operator in part.operators:
             _count(inner, operator)
         graph.unknown += inner.unknown
-        graph.uncounted += inner.uncounted
-        for item in inner.counted:
-            key = (item.op.kind, item.op.computed, item.eight_bit, item.activation)
-            groups.setdefault(key, []).append(item.op)
+        counted += inner.counted
     graph.bodies[(loop.loop or (0, 0))[1]] = body
-    name = graph.tensors[loop.outputs[0]].name
-    for (kind, computed, eight_bit, activation), ops in groups.items():
-        macs, held = sum(op.macs for op in ops), sum(op.weight_elements for op in ops)
-        moved = trips * sum(op.activation_elements for op in ops) + moved_again(trips, held)
-        op = Op(kind, trips * macs, moved, held, name, computed, True, trips if kind == "ew" else 1)
-        graph.counted.append(CountedOperation(op, eight_bit, activation))
+    graph.counted += repeated(counted, trips, graph.tensors[loop.outputs[0]].name)
 
 
 def _count_kernel(graph: _TFLiteCounter, operator: Operator, name: str) -> None:
-    """Kernels are [out, height, width, in], depthwise [1, height, width, out], dense [out, in]."""
+    """Count a layer with a kernel.
+    Kernels are [out, height, width, in], depthwise [1, height, width, out], dense [out, in]."""
     at, kernel_at = KERNELS[name]
     source, result = graph.tensors[operator.inputs[at]], graph.tensors[operator.outputs[0]]
     index = operator.inputs[kernel_at]
@@ -209,10 +192,10 @@ def _count_kernel(graph: _TFLiteCounter, operator: Operator, name: str) -> None:
             macs = result.elements * kernel.shape[-1]
             graph.counted.append(_product(graph, operator.inputs[:2], result, macs))
         else:
-            graph.give_up(f"{name} of two computed tensors")
+            graph.unknown.append(f"{name} of two computed tensors")
         return
     if not fixed:
-        graph.give_up(f"{name} of a shape known only at run time")
+        graph.unknown.append(f"{name} of a shape known only at run time")
         return
     kind: OpKind
     if name == "DEPTHWISE_CONV_2D":
@@ -225,16 +208,17 @@ def _count_kernel(graph: _TFLiteCounter, operator: Operator, name: str) -> None:
             kind = dense_kind(result.elements // kernel.shape[0])
         else:
             kind = convolution_kind(kernel.shape[1:3], operator.strides, operator.dilations)
-    op = Op(kind, macs, source.elements + result.elements, kernel.elements, result.name)
     # A kernel that is constant only after DEQUANTIZE is float by the time it multiplies.
-    graph.counted.append(CountedOperation(op, kernel.constant and kernel.dtype in EIGHT_BITS, source.dtype))
+    integers, moved = kernel.constant and kernel.dtype in EIGHT_BITS, source.elements + result.elements
+    op = Op(kind, macs, moved, kernel.elements, result.name, eight_bit=integers, activation=source.dtype)
+    graph.counted.append(op)
 
 
-def _product(counter: _TFLiteCounter, factors: Sequence[int], result: Tensor, macs: int) -> CountedOperation:
-    """A matrix product without a kernel of its own, but where one factor is a constant."""
+def _product(counter: _TFLiteCounter, factors: Sequence[int], result: Tensor, macs: int) -> Op:
+    """Count a matrix product whose factors are not a kernel."""
     one, other = (counter.tensors[index] for index in factors)
     constant = sum(counter.tensors[index].elements for index in factors if index in counter.constants)
     moved = one.elements + other.elements + result.elements - constant
     rows = result.shape[-2] if len(result.shape) > 1 else 1
     op = Op(dense_kind(rows), macs, moved, constant, result.name, computed=not constant)
-    return CountedOperation(op, {one.dtype, other.dtype} <= EIGHT_BITS, one.dtype)
+    return replace(op, eight_bit={one.dtype, other.dtype} <= EIGHT_BITS, activation=one.dtype)

@@ -126,27 +126,27 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name. Raises ConversionError with the nearest names."""
+    """Return the recipe of that name. Raises ConversionError with the nearest names."""
     if name in RECIPES:
         return RECIPES[name]
     near = [one for one in RECIPES if one.startswith(f"{name.lower()}-")][:3]  # a format: the usual recipes first
     near = near or difflib.get_close_matches(name.lower(), RECIPES, n=2, cutoff=0.5)
     do = f"Did you mean {' or '.join(near)}?" if near else f"Recipes: {', '.join(RECIPES)}"
-    raise ConversionError(f"there is no recipe '{name}'", do=do)
+    raise ConversionError(f"unknown recipe '{name}'", do=do)
 
 
 def default_recipes() -> tuple[str, ...]:
-    """Names of the recipes that are tried when none is named."""
+    """Return the recipes that are tried by default."""
     return tuple(name for name, entry in RECIPES.items() if entry.default)
 
 
 def with_islands(entry: Recipe) -> Recipe:
-    """The form of an int8 recipe that leaves layers in float, or the recipe itself if it does."""
+    """Return the mixed form of an int8 recipe."""
     return entry if entry.mixed else RECIPES[f"{entry.name}-mixed"]
 
 
 def per_tensor(entry: Recipe) -> Recipe | None:
-    """The form of a recipe whose dense layers have one scale each, None if there is no other."""
+    """Return the per-tensor form of a recipe, None if it has no other form."""
     if entry.per_tensor:
         return None
     plain = entry.name.removesuffix("-mixed")
@@ -155,7 +155,7 @@ def per_tensor(entry: Recipe) -> Recipe | None:
 
 @dataclass(frozen=True)
 class FloatModel:
-    """A source in a target's format, in float: what every recipe of that format starts from.
+    """A source in a target's format, in float; every recipe of that format starts here.
     inputs, outputs: contract names in the engine's order.
     transposed: picture inputs in the other layout here.
     transposes: layout transpositions left in the graph.
@@ -173,7 +173,7 @@ class FloatModel:
 def feeds(
     model: FloatModel, specs: Sequence[TensorSpec], samples: Samples, progress: Progress
 ) -> Iterator[list[NDArray[Any]]]:
-    """Calibration samples as the float model takes them: arrays in the engine's order.
+    """Yield calibration samples as the float model takes them, in the engine's order.
     specs: the source's inputs."""
     order = [next(i for i, spec in enumerate(specs) if spec.name == name) for name in model.inputs]
     for arrays in checked_samples(samples, [spec.shape[1:] for spec in specs], progress):
@@ -185,38 +185,31 @@ def feeds(
 
 @dataclass(frozen=True)
 class TensorFlowNetwork:
-    """TensorFlow code that answers as the source does: what TensorFlow's converter is given.
+    """TensorFlow code that answers as the source does, for TensorFlow's converter.
     call: tensors in the source's input order -> list of tensors in its output order.
     weights: the TensorFlow variables that it reads.
     transposed: picture inputs that are NHWC here and NCHW in the source.
-    tools: distributions that made it."""
+    tools: distributions that made it or read its file, besides TensorFlow.
+    holds: what TensorFlow would free if nothing referred to it."""
 
     call: Callable[..., list[Any]]
     weights: Sequence[Any] = ()
     transposed: frozenset[str] = field(default_factory=frozenset)
     tools: tuple[str, ...] = ()
+    holds: Any = None
 
 
 Stored = TypeVar("Stored", FloatModel, Artifact)
 
 
-def float_model_from(stored: bytes) -> FloatModel:
-    """Raises ValueError or BundleError for bytes that `stored_bytes` did not write."""
-    return _unpacked(FloatModel, stored)
-
-
-def artifact_from(stored: bytes) -> Artifact:
-    """Raises ValueError or BundleError for bytes that `stored_bytes` did not write."""
-    return _unpacked(Artifact, stored)
-
-
 def stored_bytes(made: FloatModel | Artifact) -> bytes:
-    """A length, canonical JSON, then the model file."""
+    """Write a length, canonical JSON, then the model file."""
     text = json.dumps({**to_json(made), "data": ""}, sort_keys=True, separators=(",", ":")).encode()
     return len(text).to_bytes(8, "little") + text + made.data
 
 
-def _unpacked(kind: type[Stored], stored: bytes) -> Stored:
+def from_stored(kind: type[Stored], stored: bytes) -> Stored:
+    """Read what `stored_bytes` wrote. Raises ValueError or BundleError for other bytes."""
     start = 8 + int.from_bytes(stored[:8], "little")
     return from_json(kind, {**load_json(stored[8:start]), "data": stored[start:]}, "what was stored")
 
@@ -230,20 +223,20 @@ class Samples(Protocol):
 
 
 def transposed_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The shape of a picture input in the other layout."""
+    """Return a picture input's shape in the other layout."""
     n, a, b, c = spec.shape
     return (n, c, a, b) if spec.layout == "NHWC" else (n, b, c, a)
 
 
 def transposed_pixels(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
-    """A batch of pictures in `spec`'s layout -> the other layout, contiguous."""
+    """Transpose a batch of pictures from `spec`'s layout to the other, contiguous."""
     return np.ascontiguousarray(array.transpose((0, 3, 1, 2) if spec.layout == "NHWC" else (0, 2, 3, 1)))
 
 
 def checked_samples(
     samples: Samples, shapes: Sequence[tuple[int, ...]], progress: Progress
 ) -> Iterator[list[NDArray[Any]]]:
-    """Samples one by one, progress reported before each.
+    """Yield samples and report progress.
     shapes: of one item, without the batch axis, in the source's order.
     Raises ConversionError for one that does not fit the model."""
     total = len(samples)
@@ -260,7 +253,7 @@ def checked_samples(
 
 
 def tool_versions(distributions: Iterable[str]) -> dict[str, str]:
-    """distribution -> version, for those that are installed."""
+    """Return distribution -> version of those that are installed."""
     found = {}
     for name in distributions:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -9,7 +9,7 @@ _MOST = 300
 
 
 def one_line(value: BaseException | str) -> str:
-    """Another tool's message in one line, cut at the end of a word, or the exception's type."""
+    """Return another tool's message as one line, shortened, or the exception's type."""
     try:
         text = str(value)
     except Exception:  # noqa: BLE001 - another tool's exception
@@ -18,7 +18,7 @@ def one_line(value: BaseException | str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another tool's message, or the exception's type."""
+    """Return the first line of another tool's message, or the exception's type."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

@@ -40,7 +40,7 @@ class CapturedOutput:
         self._start = 0 if file is None else os.fstat(file.fileno()).st_size
 
     def text(self) -> str:
-        """The last 64 kB of it."""
+        """Return the last 64 kB."""
         if self._file is None or self._file.closed:
             return ""
         descriptor = self._file.fileno()
@@ -50,7 +50,7 @@ class CapturedOutput:
 
 
 class _StderrRedirect:
-    """The one redirection of this process, and how many are inside it."""
+    """The process's stderr redirection, with a count of its users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ _OWN: list[IO[str]] = []
 
 
 def _own_stderr(descriptor: int) -> IO[str]:
-    """Where `sys.stderr` writes meanwhile. Never closed: another thread may still use it."""
+    """Return a stream for `sys.stderr`. Never closed: another thread may still use it."""
     if not _OWN:
         _OWN.append(os.fdopen(os.dup(descriptor), "w", buffering=1, encoding="utf-8", errors="replace"))
     os.dup2(descriptor, _OWN[0].fileno(), inheritable=False)
@@ -135,7 +135,7 @@ def _own_stderr(descriptor: int) -> IO[str]:
 
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """The tools' loggers report errors only.
+    """Limit the tools' loggers to errors.
     The null handler stops `logging.warning` from configuring the root logger."""
     root, null = logging.getLogger(), logging.NullHandler()
     loggers = [root if name == "root" else logging.getLogger(name) for name in _LOGGERS]
@@ -152,7 +152,7 @@ def _quiet_loggers() -> Iterator[None]:
 
 
 def import_tensorflow() -> Any:
-    """The tensorflow module. Raises MissingExtraError with the command that adds it."""
+    """Import TensorFlow. Raises MissingExtraError with the command that installs it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         with quiet():
@@ -165,7 +165,7 @@ def import_tensorflow() -> Any:
 
 
 def import_keras() -> Any:
-    """The keras module on its TensorFlow backend. Raises SourceError for another backend."""
+    """Import Keras on TensorFlow. Raises SourceError for another backend."""
     import_tensorflow()
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -23,11 +23,11 @@ class Progress(Protocol):
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
-    """Says nothing."""
+    """Report nothing."""
 
 
 class TimeIsOverError(BaseException):
-    """Caught by the code that set the limit, and by no other."""
+    """The time limit has passed; only the code that set the limit catches this."""
 
 
 _checks: ContextVar[Callable[[], None] | None] = ContextVar("edgekit_deadline", default=None)
@@ -44,7 +44,7 @@ def time_limit(check: Callable[[], None]) -> Iterator[None]:
 
 
 def tick() -> None:
-    """Raises TimeIsOverError if the time of this work is over."""
+    """Raise TimeIsOverError if the time limit has passed."""
     check = _checks.get()
     if check is not None:
         check()

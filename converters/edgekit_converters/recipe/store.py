@@ -49,21 +49,21 @@ _ABANDONED_S = 14 * 86_400.0
 
 
 class StageStore:
-    """Remembers nothing. Several threads may use a store at once."""
+    """A store that remembers nothing. Thread-safe."""
 
     def get(self, key: str) -> bytes | None:
-        """The entry, or None if it is absent, forgotten or damaged."""
+        """Return the entry, or None if it is absent, evicted or damaged."""
         return None
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep the data if possible. Never raises for a disk that is full or read-only."""
+        """Store the data if possible. Never raises for a full or read-only disk."""
 
 
 NO_STORE = StageStore()
 
 
 class DiskStore(StageStore):
-    """One file an entry, in `folder`, which the first `put` makes.
+    """A store with one file per entry, in `folder`, which the first `put` makes.
     max_bytes: of all entries together.
     failure: why the last `put` kept nothing, or ""."""
 
@@ -127,7 +127,7 @@ class DiskStore(StageStore):
                 self._bytes -= size
 
     def _entries(self) -> Iterator[tuple[float, int, str]]:
-        """(last use, bytes, path) of each. Another build's entries may vanish meanwhile."""
+        """Yield (last use, bytes, path) of each entry; another build may remove some meanwhile."""
         newest = 0.0
         partials = []
         with contextlib.suppress(OSError), os.scandir(self._folder) as found:
@@ -147,7 +147,7 @@ class DiskStore(StageStore):
 
 
 def kept(store: StageStore, name: str, read: Callable[[bytes], T | None]) -> T | None:
-    """What `read` makes of the entry, or None if it is absent or `read` refuses it."""
+    """Read an entry with `read`; None if it is absent or `read` refuses it."""
     stored = store.get(name)
     try:
         return None if stored is None else read(stored)
@@ -155,8 +155,19 @@ def kept(store: StageStore, name: str, read: Callable[[bytes], T | None]) -> T |
         return None
 
 
+def remembered(store: StageStore, name: str, read: Callable[[bytes], T | None], make: Callable[[], bytes]) -> T:
+    """Read an entry with `read`, or make and store its bytes first."""
+    found = kept(store, name, read)
+    if found is None:
+        data = make()
+        store.put(name, data)
+        found = read(data)
+        assert found is not None
+    return found
+
+
 def get_json(store: StageStore, name: str, kind: type[T], fits: Callable[[T], bool] | None = None) -> T | None:
-    """The value that `put_json` kept; None if absent, of another kind, or impossible.
+    """Return the value that `put_json` stored; None if absent, of another kind, or impossible.
     fits: whether the value can have been made here."""
 
     def read(stored: bytes) -> T | None:
@@ -167,7 +178,7 @@ def get_json(store: StageStore, name: str, kind: type[T], fits: Callable[[T], bo
 
 
 def put_json(store: StageStore, name: str, value: Any) -> bytes:
-    """Keep a dataclass, or anything else that the codec reads back. Returns its bytes."""
+    """Store a dataclass or other JSON value and return its bytes."""
     data = json.dumps(to_json(value)).encode()  # unlike a manifest's, these numbers may be infinite
     store.put(name, data)
     return data
@@ -176,7 +187,7 @@ def put_json(store: StageStore, name: str, value: Any) -> bytes:
 def cached_json(
     store: StageStore, name: str, kind: type[T], made: Callable[[], T], fits: Callable[[T], bool] | None = None
 ) -> T:
-    """The value of `get_json`, or else what `made` gives, which is kept."""
+    """Return the stored value, or make and store it."""
     found = get_json(store, name, kind, fits)
     return _read(kind, put_json(store, name, made())) if found is None else found
 
@@ -199,21 +210,21 @@ def _constant(name: str) -> float:
 
 
 def unfinished_folder(folder: Path, key: str) -> Path:
-    """A new folder beside the entries, for what a long stage has so far."""
+    """Return a folder for a long stage's intermediate results."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{key}{_UNFINISHED}"
 
 
 def default_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """`edgekit/build` in $XDG_CACHE_HOME, or in ~/.cache where that is not an absolute path."""
+    """Return `edgekit/build` in $XDG_CACHE_HOME, or in ~/.cache if that is not absolute."""
     environment = os.environ if environment is None else environment
     base = Path(environment.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "edgekit" / "build"
 
 
 def key(*parts: Any) -> str:
-    """A digest of the parts, of edgekit's code and of the tools' versions.
+    """Digest the parts, edgekit's code and the tools' versions.
     Parts are bytes, or what JSON can hold, where a tuple is a list."""
     state = hashlib.sha256(_tool_versions().encode())
     for part in parts:
@@ -227,7 +238,7 @@ def key(*parts: Any) -> str:
 
 @cache
 def _tool_versions() -> str:
-    """Versions of the tools, and a digest of the code that decides what is made."""
+    """Return the tools' versions and a digest of the code that decides the results."""
     import edgekit_runtime
     from edgekit_converters.recipe.artifact import tool_versions
 
@@ -236,10 +247,10 @@ def _tool_versions() -> str:
 
 
 def code_digest(*packages: Path) -> str:
-    """Of every Python file in these folders."""
+    """Digest every Python file and table in these folders."""
     state = hashlib.sha256()
     for root in packages:
-        for path in sorted(root.rglob("*.py")):
+        for path in sorted([*root.rglob("*.py"), *root.rglob("*.toml")]):
             state.update(f"{path.relative_to(root)}\0".encode())
             state.update(hashlib.sha256(path.read_bytes()).digest())
     return state.hexdigest()

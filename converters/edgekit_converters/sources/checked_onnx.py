@@ -1,8 +1,8 @@
 """An ONNX file, parsed, checked and made ready before anything runs it.
 
-    file = read(Path("net.onnx"))
-    stored = widen(file.model)              # b"" for a graph without float16, which stays as it is
-    pin_shapes("net.onnx", file.model, options)
+    model, digest = read(Path("net.onnx"))
+    stored = widen(model)                   # b"" for a graph without float16, which stays as it is
+    pin_shapes("net.onnx", model, options)
 
 Rules:
 - standard operators only, because a custom domain needs code that no board has; a float model with finite weights;
@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,9 +28,10 @@ from numpy.typing import NDArray
 from edgekit_converters.formats import onnx_file
 from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError, first_line
 from edgekit_converters.recipe.foreign_code import quiet
-from edgekit_converters.sources.onnx_classifier import merge_opsets
+from edgekit_converters.sources.load_options import LoadOptions
+from edgekit_converters.sources.onnx_stated import merge_opsets
 from edgekit_converters.sources.shapes import check_finite, check_named, pin
-from edgekit_converters.sources.source_model import LoadOptions, changed_error, file_sha256, folder_sha256
+from edgekit_converters.sources.source_model import changed_error, file_sha256, folder_sha256
 from edgekit_runtime.system.errors import MissingExtraError
 
 EXPORT_AGAIN = "Export the model to ONNX again"
@@ -46,16 +46,8 @@ _WEIGHTED = frozenset(
 _LARGEST = 2_000_000_000  # protobuf's own limit is 2 GiB
 
 
-@dataclass(frozen=True)
-class OnnxFile:
-    """model: with every weight inside. sha256: of the file and those of its weights."""
-
-    model: Any
-    sha256: str
-
-
-def read(path: Path) -> OnnxFile:
-    """Raises SourceError with the reason for whatever is refused."""
+def read(path: Path) -> tuple[Any, str]:
+    """The model with all weights inside, and the digest of all its files. Raises SourceError."""
     if path.stat().st_size > _LARGEST:
         _refuse(path, "it is larger than 2 GB: no board takes it", "Pass a smaller model")
     try:
@@ -69,11 +61,11 @@ def read(path: Path) -> OnnxFile:
     merge_opsets(model)
     sha256 = _with_external_data(path, model)
     check_graph(str(path), model)
-    return OnnxFile(model, sha256)
+    return model, sha256
 
 
 def check_graph(where: str, model: Any) -> None:
-    """Raises SourceError for foreign operators, a quantized or broken graph, damaged weights."""
+    """Raise SourceError for foreign operators, a quantized or broken graph, or damaged weights."""
     import onnx
 
     _check_operators(where, model)
@@ -81,12 +73,12 @@ def check_graph(where: str, model: Any) -> None:
     made.update(value.name for value in model.graph.input)
     if twice := [name for name, times in made.items() if times > 1]:
         do = "Export it again with other input_names and output_names: none that a layer has"
-        raise SourceError(f"two of its values are called '{twice[0]}', and no engine loads that", where=where, do=do)
+        raise SourceError(f"two of its values share the name '{twice[0]}', which no engine loads", where=where, do=do)
     try:
         with quiet():
             onnx.checker.check_model(model)
     except Exception as error:
-        what = f"the graph breaks ONNX's own rules: {first_line(error)}"
+        what = f"the graph violates ONNX's rules: {first_line(error)}"
         raise SourceError(what, where=where, do=EXPORT_AGAIN) from error
     held = (
         pair
@@ -119,7 +111,7 @@ def _check_operators(where: str, model: Any) -> None:
         raise SourceError(f"it uses operators that no board's engine has: {', '.join(foreign[:5])}", where=where, do=do)
     if model.functions:
         do = "Inline them: onnx.inliner.inline_local_functions(model)"
-        raise SourceError("it defines functions of its own, which the quantizer cannot see into", where=where, do=do)
+        raise SourceError("it defines local functions, which the quantizer cannot process", where=where, do=do)
     quantized = sorted({node.op_type for node in every} & _QUANTIZED)
     if quantized:
         what = f"it is already quantized ({quantized[0]}), and what that lost cannot be measured"
@@ -127,7 +119,7 @@ def _check_operators(where: str, model: Any) -> None:
 
 
 def _with_external_data(path: Path, model: Any) -> str:
-    """Read weights beside the model into it; the digest of all files.
+    """Load external weights into the model; return the digest of all files.
     Nothing outside of the model's folder is opened."""
     import onnx
 
@@ -141,7 +133,7 @@ def _with_external_data(path: Path, model: Any) -> str:
         sizes[file] = max(sizes.get(file, 0), end)
     for file, end in sizes.items():
         if file.stat().st_size < end:
-            _refuse(path, f"its weights' file {file.name} is too short: it is truncated", "Copy or download it again")
+            _refuse(path, f"its weights' file {file.name} is truncated", "Copy or download it again")
     if sum(file.stat().st_size for file in sizes) > _LARGEST:
         _refuse(path, "its weights are larger than 2 GB: no board takes it", "Pass a smaller model")
     files = [folder / path.name, *sorted(sizes)]
@@ -156,7 +148,7 @@ def _with_external_data(path: Path, model: Any) -> str:
 
 
 def _place(path: Path, folder: Path, tensor: Any) -> tuple[Path, int]:
-    """A tensor's file, and where in it its data ends. folder: the model's, without links."""
+    """Return a tensor's file and the end of its data there. folder: the model's, without links."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if "\0" in location:
@@ -167,13 +159,13 @@ def _place(path: Path, folder: Path, tensor: Any) -> tuple[Path, int]:
         to = f"'{file}' (by the link {location!r})" if linked else repr(location)
         _refuse(
             path,
-            f"the weights '{tensor.name}' point out of the model's folder, to {to}, which is never opened",
-            f"Copy {file} in the place of the link"
+            f"the weights '{tensor.name}' are stored outside the model's folder, in {to}, which is never opened",
+            f"Copy {file} over the link"
             if linked
             else "Save it as one file: onnx.save_model(model, path, save_as_external_data=False)",
         )
     if not file.is_file():
-        _refuse(path, f"its weights stand in {location}, which is not there", f"Copy {location} beside it")
+        _refuse(path, f"its weights' file {location} is missing", f"Copy {location} next to the model")
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", 0))
     except ValueError as error:
@@ -193,7 +185,7 @@ _PRECISION = 2e-2
 
 
 def widen(model: Any) -> bytes:
-    """Widen float16 to float32 in place; the model's bytes before, or b"" without float16."""
+    """Widen float16 to float32 in place; return the bytes before, or b"" without float16."""
     from onnx import TensorProto
 
     half, graphs = TensorProto.FLOAT16, list(onnx_file.subgraphs(model.graph))
@@ -218,7 +210,7 @@ def widen(model: Any) -> bytes:
 
 
 def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> str:
-    """What is wrong with the second answers, "" within float16's precision of the first.
+    """Say how the second answers differ, or "" within float16's precision of the first.
     An answer that is too large for float16 is ignored, and so is an integer one: a tie may fall otherwise."""
     for index, (want, got) in enumerate(zip(before, after, strict=True)):
         if want.shape != got.shape:
@@ -241,7 +233,7 @@ def _kinds(kind: Any) -> Iterator[Any]:
 
 
 def make_constants(where: str, model: Any, options: LoadOptions) -> None:
-    """In place. Raises SourceError if a constant does not fit the model."""
+    """Turn inputs into constants, in place. Raises SourceError if one does not fit the model."""
     from onnx import helper
 
     graph, inputs = model.graph, _inputs(model)
@@ -249,26 +241,26 @@ def make_constants(where: str, model: Any, options: LoadOptions) -> None:
     for name, number in options.constants.items():
         value = inputs[name]
         dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        shape = _sizes(value.type.tensor_type.shape.dim)
+        shape = onnx_file.sizes(value)
         if any(size < 0 for size in shape[1:]):
             do = "Pin it with --shape"
             raise SourceError(f"the input '{name}' has free axes, so it cannot be one number", where=where, do=do)
         array = np.full([abs(size) for size in shape], number, dtype)
         if not np.all(array == number):
-            what = f"--constant gives the input '{name}' {number}, which is no {dtype.name}"
-            raise SourceError(what, where=where, do="Give it a number of that kind")
+            what = f"--constant sets the input '{name}' to {number}, which is not a valid {dtype.name}"
+            raise SourceError(what, where=where, do="Use a value of that type")
         graph.initializer.append(onnx_file.new_constant(value.name, array))
         del graph.input[[entry.name for entry in graph.input].index(value.name)]
 
 
 def pin_shapes(where: str, model: Any, options: LoadOptions) -> None:
-    """In place. Raises SourceError if a shape does not fit the model."""
+    """Set the inputs' shapes, in place. Raises SourceError if one does not fit the model."""
     inputs = _inputs(model)
     check_named(options.shapes, list(inputs), where=where)
     symbols: dict[str, int] = {}
     for name, sizes in options.shapes.items():
         dims = inputs[name].type.tensor_type.shape.dim
-        shape = pin(name, _sizes(dims), sizes, where=where)
+        shape = pin(name, onnx_file.sizes(inputs[name]), sizes, where=where)
         for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
             if axis and dim.dim_param not in ("", "?"):
                 symbols[dim.dim_param] = size
@@ -284,31 +276,21 @@ def pin_shapes(where: str, model: Any, options: LoadOptions) -> None:
 
 
 def _inputs(model: Any) -> dict[str, Any]:
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return {_plain_name(value.name): value for value in model.graph.input if value.name not in weights}
+    return {_plain_name(value.name): value for value in onnx_file.given(model.graph)}
 
 
 def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
-    """name -> batch of each input with a fixed batch above 1 that --shape pins to 1."""
-    found = {}
-    for value in model.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        if _plain_name(value.name) in options.shapes and len(dims) > 0 and dims[0].dim_value > 1:
-            found[_plain_name(value.name)] = int(dims[0].dim_value)
-    return found
+    """Return name -> batch of inputs with a fixed batch above 1 that --shape pins to 1."""
+    batches = {_plain_name(value.name): next(iter(onnx_file.sizes(value)), 1) for value in model.graph.input}
+    return {name: batch for name, batch in batches.items() if name in options.shapes and batch > 1}
 
 
 def forget_shapes(model: Any) -> None:
-    """Of everything but the inputs, in place. The rank of outputs is kept."""
+    """Drop all shapes but those of inputs, in place; outputs keep their rank."""
     del model.graph.value_info[:]
     for value in model.graph.output:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
-
-
-def _sizes(dims: Sequence[Any]) -> tuple[int, ...]:
-    """-1 for a size that is a symbol, absent, or below 1."""
-    return tuple(int(dim.dim_value) if dim.dim_value > 0 else -1 for dim in dims)
 
 
 def _plain_name(name: str) -> str:

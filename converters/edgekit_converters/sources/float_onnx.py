@@ -15,8 +15,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ PROOFS = 4
 
 
 def nchw_inputs(model: Any) -> frozenset[str]:
-    """Inputs that the export transposed from NHWC to NCHW."""
+    """Return the inputs that the export transposed from NHWC to NCHW."""
     for entry in model.metadata_props:
         if entry.key == NCHW_KEY:
             return frozenset(entry.value.split(","))
@@ -47,40 +46,25 @@ def nchw_inputs(model: Any) -> frozenset[str]:
 
 
 def unused_inputs(graph: Any) -> list[str]:
-    """Inputs that no output depends on: optimizing drops them, so a contract must not name them."""
-    weights = {tensor.name for tensor in graph.initializer}
-    makers = {name: node for node in graph.node for name in node.output if name}
-    pending, needed = [value.name for value in graph.output], set[str]()
-    while pending:
-        name = pending.pop()
-        if name in needed:
-            continue
-        needed.add(name)
-        if name in makers:
-            pending += onnx_file.reads(makers[name])
-    return [value.name for value in graph.input if value.name not in needed | weights]
+    """Return inputs that no output depends on; optimizers drop them."""
+    ends = [value.name for value in graph.output]
+    needed = {name for node in onnx_file.makers_behind(graph, ends) for name in onnx_file.reads(node)}
+    return [value.name for value in onnx_file.given(graph) if value.name not in needed.union(ends)]
 
 
 def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Inputs and outputs in the source's order and shapes, in place; a free axis is `batch`."""
+    """Give inputs and outputs the source's order and shapes, in place."""
     for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
         by_name = {value.name: value for value in values}
         ordered = [by_name[spec.name] for spec in specs]
         for value, spec in zip(ordered, specs, strict=True):
-            shape = value.type.tensor_type.shape
-            del shape.dim[:]
-            for size in spec.shape:
-                dim = shape.dim.add()
-                if size == -1:
-                    dim.dim_param = "batch"
-                else:
-                    dim.dim_value = size
+            onnx_file.set_sizes(value, spec.shape)
         onnx_file.replace_values(values, ordered)
     del model.graph.value_info[:]  # they name the batch axis otherwise; onnxruntime infers them again
 
 
 def tie_down(model: Any) -> Any:
-    """The model at an opset and IR version that boards take, or ConversionError."""
+    """Convert to an opset and IR version that boards support. Raises ConversionError."""
     from onnx import version_converter
 
     opset = onnx_file.opset_of(model)
@@ -93,13 +77,12 @@ def tie_down(model: Any) -> Any:
             what = f"the model is at opset {opset} and cannot be taken to {target}: {first_line(error)}"
             raise ConversionError(what, do=f"Export it again at opset {OPSET}") from error
     model.ir_version = min(max(model.ir_version, 8), MAX_IR)
-    weights = {tensor.name for tensor in model.graph.initializer}  # IR 3 listed them as inputs
-    onnx_file.replace_values(model.graph.input, [value for value in model.graph.input if value.name not in weights])
+    onnx_file.replace_values(model.graph.input, onnx_file.given(model.graph))
     return model
 
 
 def slim(model: Any) -> Any:
-    """Constants folded and dead ends removed by onnxslim, or the model itself if that fails."""
+    """Fold constants and remove dead nodes with onnxslim; the model itself if that fails."""
     import onnxslim
 
     try:
@@ -114,27 +97,19 @@ def _ends(model: Any) -> tuple[set[str], set[str]]:
     return {value.name for value in model.graph.input}, {value.name for value in model.graph.output}
 
 
-@dataclass(frozen=True)
-class GraphDifference:
-    """Where and by how much an ONNX graph differs from the original."""
-
-    output: str
-    worst: float
-
-
 def disagreement(
     data: bytes, inputs: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], names: Sequence[str]
-) -> GraphDifference | None:
-    """Run the graph; None if every output agrees with `expected`, see `agreement`.
+) -> str:
+    """Run the graph; say which output moved, "" if all agree with `expected` (see `agreement`).
     Raises EngineError if ONNX Runtime refuses the graph."""
     for name, got, want in zip(names, answers(data, inputs), expected, strict=True):
         if (worst := agreement(got, want)) > 0:
-            return GraphDifference(name, worst)
-    return None
+            return f"the output '{name}' moved by {worst:.3g}"
+    return ""
 
 
 def answers(data: bytes, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """The graph's, to several items: at once if its batch is free, else one by one.
+    """Run the graph on several items, at once if its batch is free, else one by one.
     Raises EngineError if ONNX Runtime refuses the graph."""
     from edgekit_runtime.engines.registry import load_engine
 
@@ -146,7 +121,7 @@ def answers(data: bytes, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def agreement(got: NDArray[Any], want: NDArray[Any]) -> float:
-    """Largest difference; 0 within a thousandth of the largest value.
+    """Return the largest difference, 0 if within a thousandth of the largest value.
     Infinite for another shape, and for a NaN or an infinity unless the other is the same."""
     if got.shape != want.shape:
         return float("inf")
@@ -159,7 +134,7 @@ def agreement(got: NDArray[Any], want: NDArray[Any]) -> float:
 
 
 def proof_inputs(source: SourceModel, items: int = PROOFS) -> list[NDArray[Any]]:
-    """So many items to prove a conversion with: the source's own, or random ones.
+    """Return items to prove a conversion with: the source's own, or random ones.
     Every second random item has no negative numbers, for logarithms and roots."""
     if source.items:
         places = [place % len(source.items[0]) for place in range(items)]
@@ -171,7 +146,7 @@ def proof_inputs(source: SourceModel, items: int = PROOFS) -> list[NDArray[Any]]
 
 
 def random_inputs(specs: Sequence[TensorSpec], items: int, seed: int = 0) -> list[NDArray[Any]]:
-    """Standard normal numbers for floats; 0 and 1, valid indexes of any table, for integers."""
+    """Draw standard normal floats, and integers 0 and 1, which index any table."""
     rng = np.random.default_rng(seed)
     arrays: list[NDArray[Any]] = []
     for spec in specs:
@@ -185,7 +160,7 @@ SUPPRESSION = "NonMaxSuppression"
 
 
 def without_suppression(model: Any, path: Path, *, ultralytics: bool) -> str:
-    """The command that exports the file without NonMaxSuppression, "" if it has none."""
+    """Return the command that exports the file without NonMaxSuppression, "" if it has none."""
     graph = model.graph
     node = next((node for node in graph.node if node.op_type == SUPPRESSION), None)
     if node is None:
@@ -200,7 +175,7 @@ def without_suppression(model: Any, path: Path, *, ultralytics: bool) -> str:
 
 
 def check_suppression(model: Any, inputs: Sequence[TensorSpec], where: str, command: str) -> None:
-    """Raises SourceError if an output's size follows the number of boxes that are kept.
+    """Raise SourceError if an output's size varies with the number of boxes kept.
     The graph is made to keep one box of a class, then several; a padded result keeps its size."""
     from edgekit_runtime.engines.registry import load_engine
 
@@ -273,29 +248,46 @@ def renumber(model: Any) -> None:
     onnx_file.rename(model, {f"edgekit/{i}": new for i, new in enumerate(names.values())})
 
 
-def finish_onnx(original: Any, source: SourceModel) -> bytes:
-    """A source's graph as every target takes it: at boards' versions, folded, ordered, proved.
-    original: its values have the names of the specs' `tensor`.
-    Raises ConversionError if its answers moved."""
-    specs = (*source.inputs, *source.outputs)
+def proved(
+    model: Any, source: SourceModel, finish: Callable[[Any], None], channels_first: bool = False
+) -> tuple[bytes | None, str]:
+    """Return the finished graph's bytes, or None and the reason if its answers moved.
+    Folded by onnxslim if the answers stay.
+    channels_first: pictures that the source takes as NHWC are NCHW in it."""
     inputs = proof_inputs(source)
     expected = source.predict(inputs)
-    model = tie_down(onnx_file.copy_model(original))
+    fed = [
+        np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if channels_first and spec.layout == "NHWC" else array
+        for array, spec in zip(inputs, source.inputs, strict=True)
+    ]
     problem = ""
     for candidate in (slim(model), model):
-        order(candidate)
-        # Contract names in place of the file's (they differ where TensorFlow left ':0').
-        onnx_file.rename(candidate, {spec.tensor: spec.name for spec in specs})
-        set_batch(candidate, source.inputs, source.outputs)
+        finish(candidate)
         data: bytes = candidate.SerializeToString(deterministic=True)
         try:
-            difference = disagreement(data, inputs, expected, [spec.name for spec in source.outputs])
+            problem = disagreement(data, fed, expected, [spec.name for spec in source.outputs])
         except EngineError as error:
             problem = str(error)
-            continue
-        if difference is None:
-            return data
-        problem = f"the output '{difference.output}' moved by {difference.worst:.3g}"
+        if not problem:
+            return data, ""
+    return None, problem
+
+
+def finish_onnx(original: Any, source: SourceModel) -> bytes:
+    """Return a source's ONNX for all targets: boards' versions, folded, ordered, proved.
+    original: its values have the names of the specs' `tensor`.
+    Raises ConversionError if its answers moved."""
+    model = tie_down(onnx_file.copy_model(original))
+
+    def finish(candidate: Any) -> None:
+        order(candidate)
+        # Contract names in place of the file's (they differ where TensorFlow left ':0').
+        onnx_file.rename(candidate, {spec.tensor: spec.name for spec in (*source.inputs, *source.outputs)})
+        set_batch(candidate, source.inputs, source.outputs)
+
+    data, problem = proved(model, source, finish)
+    if data is not None:
+        return data
     before, after = onnx_file.opset_of(original), onnx_file.opset_of(model)
     step, do = f"taking the graph from opset {before} to {after}", f"Export it again at opset {OPSET}"
     if before == after:

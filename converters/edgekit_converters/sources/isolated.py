@@ -1,16 +1,16 @@
-"""A stranger's model, opened in an isolated process without network and with its own folder.
+"""An untrusted model, opened in an isolated process without network and with its own folder.
 
     source = open_isolated(Path("net.keras"), LoadOptions())
     source.predict([batch])                 # asked of that process
 
 Rules:
-- Keras, TensorFlow and PyTorch open the file, answer, and write the float model there (`walled`); this process
-  gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
+- Keras, TensorFlow and PyTorch open the file, answer, and write the float model in `isolated_source_child`;
+  this process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
 - its answers are untrusted: the digest of the file is computed here and must agree;
 - it gets the variables that frameworks need, and none that may hold a secret;
 - its memory and files are bounded by the model's size; each answer by processor time and by `_ANSWER_S`;
 - the process lives as long as the source; it ends when this one does;
-- if the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this
+- if the system lacks a part of the sandbox, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this
   process.
 """
 
@@ -36,13 +36,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.recipe import conversion_errors as errors
+from edgekit_converters.sources.load_options import LoadOptions, described_json
 from edgekit_converters.sources.source_model import (
     Description,
-    LoadOptions,
     Note,
     SourceModel,
     changed_error,
-    described_json,
     model_sha256,
     saved_model_sha256,
 )
@@ -58,13 +57,13 @@ from edgekit_runtime.system.children import (
 from edgekit_runtime.system.errors import BundleError, EdgekitError
 from edgekit_runtime.system.strict_json import from_json, load_json
 
-_MODULE = "edgekit_converters.walled"
+_MODULE = "edgekit_converters.isolated_source_child"
 _LARGEST, _LARGEST_HEAD = 1 << 32, 1 << 24
 _MEMORY_BYTES = 8 << 30
 """Besides what the file's size allows. Frameworks reserve some 2 GiB, more on machines of many cores."""
 _ANSWER_S, _LOOK_S = 3600.0, 1.0
 _NONSENSE = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
-_PARTS = {"files": "keep it from writing files outside of its folder", "network": "keep it from the network"}
+_PARTS = {"files": "keep it from writing files outside its folder", "network": "keep it from the network"}
 
 _VARIABLES = {
     *("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "VIRTUAL_ENV", "ORT_DISABLE_TELEMETRY"),
@@ -81,13 +80,13 @@ _ELSEWHERE = "Build on Linux 5.13 or later, on x86-64 or ARM64"
 
 
 def is_on() -> bool:
-    """True unless EDGEKIT_ISOLATE=off, or this Python cannot start another one."""
+    """Whether to isolate: not with EDGEKIT_ISOLATE=off, or if Python cannot be started."""
     return os.environ.get("EDGEKIT_ISOLATE") != "off" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IsolatedSource(SourceModel):
-    """A SourceModel that answers in its own process."""
+    """A SourceModel that runs in its own process."""
 
     child: _SourceChild = field(repr=False)
 
@@ -97,7 +96,7 @@ class IsolatedSource(SourceModel):
         with _understood(self.path):
             answers = unpack(head["arrays"], data)
         if [(str(a.dtype), a.ndim) for a in answers] != [(spec.dtype, len(spec.shape)) for spec in self.outputs]:
-            raise errors.SourceError("it answers with other arrays than it described", where=str(self.path))
+            raise errors.SourceError("its answers have other types or axes than it described", where=str(self.path))
         return self.sized(answers, len(arrays[0]))
 
     @cached_property
@@ -105,12 +104,12 @@ class IsolatedSource(SourceModel):
         return self._converted({"do": "onnx"})
 
     def float_model(self, format: str, batch: int) -> bytes:  # noqa: A002
-        """The bytes of `targets.artifact.stored_bytes`. Raises ConversionError."""
-        from edgekit_converters.recipe.artifact import float_model_from
+        """Return the float model as `stored_bytes` writes it. Raises ConversionError."""
+        from edgekit_converters.recipe.artifact import FloatModel, from_stored
 
         data = self._converted({"do": "float-model", "format": format, "batch": batch})
         with _understood(self.path):
-            float_model_from(data)
+            from_stored(FloatModel, data)
         return data
 
     def _converted(self, head: dict[str, Any]) -> bytes:
@@ -122,7 +121,7 @@ def _described(arrays: Sequence[NDArray[Any]]) -> list[Any]:
 
 
 def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
-    """Raises what `load` raises, and SourceError if the process ends by itself."""
+    """Open the model. Raises what `load` raises, and SourceError if the process dies."""
     child = _SourceChild(path)
     chosen = {**described_json(options), "path": str(path.absolute())}
     try:
@@ -148,7 +147,7 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
 
 @contextlib.contextmanager
 def _understood(path: Path) -> Iterator[None]:
-    """Around the reading of an answer: any fault is one SourceError."""
+    """Turn any fault in reading an answer into one SourceError."""
     try:
         yield
     except (BundleError, *_NONSENSE) as error:
@@ -157,11 +156,11 @@ def _understood(path: Path) -> Iterator[None]:
 
 def _not_understood(path: Path) -> EdgekitError:
     do = "Do not use a model of an author you do not know; otherwise set EDGEKIT_CONVERTER_LOG=1 and run it again"
-    return errors.SourceError("the process that opened it gave an answer that is damaged", where=str(path), do=do)
+    return errors.SourceError("the process that opened it returned a damaged answer", where=str(path), do=do)
 
 
 class _SourceChild:
-    """The process, asked one thing at a time by any thread."""
+    """The child process; threads take turns."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock, self._given_up = path, threading.Lock(), ""
@@ -185,7 +184,7 @@ class _SourceChild:
         self.close = weakref.finalize(self, _end, self._process, self._folder)
 
     def ask(self, head: dict[str, Any], *arrays: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
-        """Raises the process's error as its own type; SourceError if the process ended."""
+        """Send one request. Raises the process's error, or SourceError if the process died."""
         answered = threading.Event()
         with self._lock:
             threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
@@ -239,7 +238,7 @@ class _SourceChild:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Also its children, if no wall forbids that."""
+    """Kill the process and, where permitted, its children."""
     if process.poll() is None and hasattr(os, "killpg"):
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -266,7 +265,7 @@ def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[s
 
 
 def write_frame(pipe: IO[bytes], head: dict[str, Any], *parts: bytes) -> None:
-    """A length, JSON, and as many bytes as it says."""
+    """Write one frame: a length, JSON, then as many bytes as it says."""
     text = json.dumps({**head, "bytes": sum(map(len, parts))}).encode()
     pipe.write(len(text).to_bytes(8, "little") + text)
     for part in parts:
@@ -287,7 +286,7 @@ def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
 
 
 def _exactly(pipe: IO[bytes], size: int) -> bytes:
-    """One read of a buffered pipe waits for all of it, and holds it once."""
+    """Read exactly `size` bytes."""
     data = pipe.read(size)
     if len(data) < size:
         raise EOFError
@@ -295,7 +294,7 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
 
 
 def unpack(shapes: list[Any], data: bytes) -> list[NDArray[Any]]:
-    """Arrays one behind the other. Raises ValueError unless the bytes are exactly theirs."""
+    """Split bytes into arrays. Raises ValueError unless they add up exactly."""
     arrays, position = list[NDArray[Any]](), 0
     for kind, sizes in shapes:
         dtype = np.dtype(str(kind))

@@ -30,13 +30,12 @@ from numpy.typing import NDArray
 from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.recipe.store import StageStore, get_json, key, put_json
 from edgekit_converters.sources import isolated
+from edgekit_converters.sources.load_options import LoadOptions, described_json
 from edgekit_converters.sources.source_model import (
     Description,
-    LoadOptions,
     SourceModel,
     changed_error,
     content_sha256,
-    described_json,
     description_of,
 )
 
@@ -64,16 +63,17 @@ LOADERS: dict[str, str] = {
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _KNOWN = "Pass a .keras, .h5, .hdf5, .onnx, .tflite or .pt2 file, a SavedModel folder, or module:function for PyTorch"
-_HAS_NO_NETWORK = "it holds weights without their network; name the function that makes the network: module:function"
+_HAS_NO_NETWORK = "it contains weights without the network; name the function that builds the network: module:function"
 _RUNS_CODE = "PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if "
 _RUNS_CODE += _HAS_NO_NETWORK
-_PICKLE = "a pickle runs code when opened, and is not read; save the model in a format of its framework's"
+_PICKLE = "a pickle runs code when opened and is not supported; save the model in its framework's own format, "
+_PICKLE += "or as ONNX: skl2onnx for scikit-learn, onnxmltools for LightGBM and XGBoost"
 _HINTS = {
-    ".pb": "a frozen graph of TensorFlow 1 is not read; pass the SavedModel folder, or its ONNX form",
+    ".pb": "TensorFlow 1's frozen graphs are not supported; pass the SavedModel folder or an ONNX export",
     ".pt": _RUNS_CODE,
     ".pth": _RUNS_CODE,
-    ".ckpt": f"a checkpoint is not read: {_HAS_NO_NETWORK}",
-    ".safetensors": f"a weights file is not read: {_HAS_NO_NETWORK}",
+    ".ckpt": f"checkpoints are not supported: {_HAS_NO_NETWORK}",
+    ".safetensors": f"weights files are not supported: {_HAS_NO_NETWORK}",
     ".pkl": _PICKLE,
     ".joblib": _PICKLE,
     ".ekb": "this is a bundle, which `edgekit build` already made; pass the model that it was made from",
@@ -125,7 +125,7 @@ def _format(path: Path) -> str:
             inside = [file for file in sorted(path.iterdir()) if file.suffix.lower() in FORMATS]
             inside += [file.parent for file in sorted(path.glob("*/saved_model.pb"))]
             do = f"Did you mean {inside[0]}?" if inside else _KNOWN
-            _refuse(path, "this is a folder without a saved_model.pb, so no SavedModel", do)
+            _refuse(path, "this folder has no saved_model.pb, so it is not a SavedModel", do)
         if (path / "saved_model.pb").stat().st_size == 0:
             _refuse(path, "its saved_model.pb is empty", "Save the model again, or download it again")
         return "saved-model"
@@ -144,7 +144,7 @@ def _format(path: Path) -> str:
     if head.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html")):
         _refuse(path, "this is a web page, not a model: most likely the download failed", "Download the file itself")
     if suffix not in FORMATS:
-        _refuse(path, _HINTS.get(suffix, f"the suffix '{path.suffix}' is not that of a model edgekit reads"))
+        _refuse(path, _HINTS.get(suffix, f"unsupported file suffix '{path.suffix}'"))
     return FORMATS[suffix]
 
 
@@ -177,12 +177,12 @@ class DeferredSource(SourceModel):
 
 
 def actual(source: SourceModel) -> SourceModel:
-    """The source itself, opened."""
+    """Return the source itself, opened."""
     return source.actual if isinstance(source, DeferredSource) else source
 
 
 def open_source(path: Path, options: LoadOptions, store: StageStore) -> SourceModel:
-    """`load`, or what is remembered of it. Raises what `load` raises."""
+    """Open the model, or describe it from the store. Raises what `load` raises."""
     content = _content_key(path)
     if content is None:
         return load(path, options)
@@ -191,7 +191,7 @@ def open_source(path: Path, options: LoadOptions, store: StageStore) -> SourceMo
     if stored is not None:
 
         def reopen() -> SourceModel:
-            """The source, if it is the one that everything stored was made from."""
+            """Return the source if it is the one that everything stored was made from."""
             again = _opened(path, options)
             if again.sha256 != stored.sha256:
                 raise changed_error(path)
@@ -206,12 +206,12 @@ def open_source(path: Path, options: LoadOptions, store: StageStore) -> SourceMo
 
 
 def _opened(path: Path, options: LoadOptions) -> SourceModel:
-    """Open it in an isolated process, since frameworks' files are programs."""
+    """Open the model, in an isolated process if possible: frameworks' files are programs."""
     return isolated.open_isolated(path, options) if isolated.is_on() else load(path, options)
 
 
 def _content_key(path: Path) -> str | None:
-    """A digest of everything that the model is made of.
+    """Return a digest of everything that the model is made of.
     None if unknown, or if opening it is quick."""
     try:
         if (path.is_file() and path.suffix.lower() in _WHOLE) or (path / "saved_model.pb").is_file():
@@ -228,7 +228,7 @@ _MOST_PARTS = 100_000
 
 
 def check_unpacked(path: Path, unpacked: int, stored: int, what: str) -> None:
-    """Raises SourceError for too many bytes, or too many for those that hold them."""
+    """Raise SourceError if it unpacks to too many bytes, absolutely or by ratio."""
     if unpacked > LARGEST:
         _refuse_size(path, f"{what} unpacks to {unpacked / 1e9:.1f} GB: no board takes more than 2 GB")
     if unpacked > _FREELY and unpacked > _RATIO * max(stored, 1):
@@ -236,12 +236,12 @@ def check_unpacked(path: Path, unpacked: int, stored: int, what: str) -> None:
 
 
 def check_archive(path: Path, archive: zipfile.ZipFile) -> None:
-    """Raises SourceError for a ZIP archive that is too large or has ambiguous members."""
+    """Raise SourceError for a ZIP archive that is too large or has ambiguous members."""
     members = archive.infolist()
     if len(members) > _MOST_PARTS:
         _refuse_size(path, f"it has {len(members)} members")
     if len({member.filename.casefold() for member in members}) < len(members):
-        _refuse_size(path, "two of its members have one name")
+        _refuse_size(path, "two of its members have the same name")
     stored = sum(member.compress_size for member in members)
     if stored > path.stat().st_size:
         _refuse_size(path, "its members overlap")
@@ -249,7 +249,7 @@ def check_archive(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def check_hdf5(path: Path, file: Any) -> None:
-    """Raises SourceError for links, foreign storage, and declared shapes beyond the bounds.
+    """Raise SourceError for links, external storage, or declared shapes beyond the bounds.
     file: an open h5py.File."""
     import h5py  # type: ignore[import-untyped]
 
@@ -260,7 +260,7 @@ def check_hdf5(path: Path, file: Any) -> None:
         for name in group:
             link = group.get(name, getlink=True)
             if not isinstance(link, h5py.HardLink):
-                _refuse_size(path, f"its '{group.name.rstrip('/')}/{name}' is a link, which is never followed")
+                _refuse_size(path, f"its '{group.name.rstrip('/')}/{name}' is a link, and links are never followed")
             item = group[name]
             address = h5py.h5o.get_info(item.id).addr
             if address in seen:
@@ -272,11 +272,11 @@ def check_hdf5(path: Path, file: Any) -> None:
                 waiting.append(item)
             elif isinstance(item, h5py.Dataset):
                 if item.external or item.is_virtual:
-                    _refuse_size(path, f"its '{item.name}' lies in another file, which is never opened")
+                    _refuse_size(path, f"its '{item.name}' is stored in another file, which is never opened")
                 unpacked += int(item.size or 0) * item.dtype.itemsize
                 stored += item.id.get_storage_size()
                 check_unpacked(path, unpacked, stored, "it")
 
 
 def _refuse_size(path: Path, what: str) -> NoReturn:
-    raise SourceError(what, where=str(path), do="Save the model again, or get it from someone you know")
+    raise SourceError(what, where=str(path), do="Save the model again, or get it from a source you trust")

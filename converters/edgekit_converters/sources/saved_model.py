@@ -20,16 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.recipe.conversion_errors import SourceError, one_line
-from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
-from edgekit_converters.sources import traced
+from edgekit_converters.recipe.artifact import TensorFlowNetwork
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.recipe.foreign_code import import_tensorflow
+from edgekit_converters.sources import tensorflow_source
 from edgekit_converters.sources.load import check_unpacked
-from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
-from edgekit_converters.sources.source_model import LoadOptions, Note, saved_model_sha256
-from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSource, describe_traced, state_error
+from edgekit_converters.sources.load_options import LoadOptions
+from edgekit_converters.sources.shapes import check_finite, described_inputs, unique_names
+from edgekit_converters.sources.source_model import Note, refusing, saved_model_sha256
+from edgekit_converters.sources.tensorflow_source import TracedSource, describe_traced, state_error
 from edgekit_runtime.contract.spec import TensorSpec
 
 _PREFERRED, _INIT = "serving_default", "__saved_model_init_op"
@@ -72,18 +73,14 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
     from tensorflow.core.protobuf import saved_model_pb2
 
     model = saved_model_pb2.SavedModel()
-    try:
+    with refusing(path, "its saved_model.pb is damaged, or not a SavedModel", _SAVE_AGAIN):
         model.ParseFromString((path / "saved_model.pb").read_bytes())
-    except OSError as error:
-        _refuse(path, f"saved_model.pb cannot be read: {error.strerror or error}", "Check its permissions", error)
-    except Exception as error:  # noqa: BLE001 - protobuf's DecodeError lives in the C++ package or the Python one
-        _refuse(path, "its saved_model.pb is damaged, or no SavedModel", cause=error)
     if not model.meta_graphs:
-        _refuse(path, "its saved_model.pb holds no graph")
+        _refuse(path, "its saved_model.pb contains no graph")
     serving = [graph for graph in model.meta_graphs if "serve" in graph.meta_info_def.tags]
     if not serving:
         tags = ", ".join(sorted({tag for graph in model.meta_graphs for tag in graph.meta_info_def.tags})) or "none"
-        _refuse(path, f"no graph in it is for serving (tags: {tags})")
+        _refuse(path, f"it has no graph for serving (tags: {tags})")
     graph = serving[0]
     program, notes = _program(path, graph, _signature(path, graph, options), options)
     tf = import_tensorflow()
@@ -101,32 +98,32 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
     def call(*tensors: Any) -> list[Any]:
         return list(function(*tensors))
 
-    origin = Origin(path, "saved-model", saved_model_sha256(path, options), notes)
+    network, sha256 = TensorFlowNetwork(call, holds=function), saved_model_sha256(path, options)
     outputs = unique_names(program.outputs, where=str(path), kind="output")
-    return describe_traced(TracedNetwork(call, holds=function), origin, inputs, outputs)
+    return describe_traced(network, inputs, outputs, path=path, format="saved-model", sha256=sha256, notes=notes)
 
 
 def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_Program, tuple[Note, ...]]:
-    """What the signature runs.
+    """Return what the signature runs.
     Raises SourceError for operators beyond arithmetic, and for a state inside."""
     signature = graph.signature_def[name]
     odd = [key for info in (signature.inputs, signature.outputs) for key in info if not info[key].name]
     if odd:
-        _refuse(path, f"'{odd[0]}' of its signature is no plain tensor", "Save a signature with plain tensors")
+        _refuse(path, f"'{odd[0]}' in its signature is not a plain tensor", "Save a signature with plain tensors")
     values = [info.name for info in (*signature.inputs.values(), *signature.outputs.values())]
-    nodes = traced.reachable_nodes(graph.graph_def, values)
-    if traced.writes_state(nodes):
+    nodes = tensorflow_source.reachable_nodes(graph.graph_def, values)
+    if tensorflow_source.writes_state(nodes):
         raise state_error([node.name for node in nodes if node.op in _VARIABLES], str(path))
-    foreign = traced.beyond_arithmetic(nodes)
+    foreign = tensorflow_source.beyond_arithmetic(nodes)
     saver = graph.saver_def
-    restored = traced.reachable_nodes(graph.graph_def, [saver.restore_op_name])
+    restored = tensorflow_source.reachable_nodes(graph.graph_def, [saver.restore_op_name])
     if any(node.op in _VARIABLES for node in nodes):
-        foreign += sorted({*traced.beyond_arithmetic(restored)} - _RESTORES - {*foreign})
+        foreign += sorted({*tensorflow_source.beyond_arithmetic(restored)} - _RESTORES - {*foreign})
     if not foreign:
         kept = [*values, saver.restore_op_name, saver.filename_tensor_name]
-        return _Program(traced.prune(graph.graph_def, kept), signature, saver), ()
+        return _Program(tensorflow_source.prune(graph.graph_def, kept), signature, saver), ()
     listed = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
-    what = f"it has operators that are no arithmetic on numbers: {listed}"
+    what = f"it has operators that do more than arithmetic on numbers: {listed}"
     if not options.trust_model:
         _refuse(path, what, _DO_WITHOUT)
     init = next((info.name for info in graph.signature_def[_INIT].outputs.values()), "")
@@ -135,7 +132,7 @@ def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_
 
 
 def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, NDArray[Any]]]]:
-    """A TensorFlow function of the signature's inputs, in their order, and its weights by name.
+    """Return a TensorFlow function of the signature's inputs, and its weights by name.
     The checkpoint's values replace variables."""
     tf, graph = import_tensorflow(), program.graph
     ends = [[info[key].name for key in sorted(info)] for info in (program.signature.inputs, program.signature.outputs)]
@@ -146,28 +143,25 @@ def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, N
             graph.node.add(name=reader, op="ReadVariableOp", input=[node.name]).attr["dtype"].CopyFrom(
                 node.attr["dtype"]
             )
-    try:
-        with quiet():
-            with tf.Graph().as_default() as opened, tf.compat.v1.Session(graph=opened) as session:
-                tf.compat.v1.import_graph_def(graph, name="")
-                if program.variables:
-                    checkpoint = str(path / "variables" / "variables")
-                    session.run(program.saver.restore_op_name, {program.saver.filename_tensor_name: checkpoint})
-                if program.init:
-                    session.run(program.init)
-                freeze = tf.compat.v1.graph_util.convert_variables_to_constants
-                kept = sorted({name.partition(":")[0] for side in ends for name in side})
-                frozen = freeze(session, opened.as_graph_def(), kept)
-            for function in frozen.library.function:
-                function.attr.pop("_input_shapes", None)  # of before, when weights were arguments
-            for nodes in (frozen.node, *(function.node_def for function in frozen.library.function)):
-                for node in nodes:
-                    node.attr.pop("_gradient_op_type", None)  # swish has one, and the converter cannot save it
-            _name_by_content(frozen)
-            whole = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(frozen, name=""), [])
-            network = whole.prune(*ends)
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises a dozen unrelated types on a damaged folder
-        _refuse(path, f"TensorFlow cannot load it: {one_line(error)}", cause=error)
+    with refusing(path, "TensorFlow cannot load it:", _SAVE_AGAIN):
+        with tf.Graph().as_default() as opened, tf.compat.v1.Session(graph=opened) as session:
+            tf.compat.v1.import_graph_def(graph, name="")
+            if program.variables:
+                checkpoint = str(path / "variables" / "variables")
+                session.run(program.saver.restore_op_name, {program.saver.filename_tensor_name: checkpoint})
+            if program.init:
+                session.run(program.init)
+            freeze = tf.compat.v1.graph_util.convert_variables_to_constants
+            kept = sorted({name.partition(":")[0] for side in ends for name in side})
+            frozen = freeze(session, opened.as_graph_def(), kept)
+        for function in frozen.library.function:
+            function.attr.pop("_input_shapes", None)  # of before, when weights were arguments
+        for nodes in (frozen.node, *(function.node_def for function in frozen.library.function)):
+            for node in nodes:
+                node.attr.pop("_gradient_op_type", None)  # swish has one, and the converter cannot save it
+        _name_by_content(frozen)
+        whole = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(frozen, name=""), [])
+        network = whole.prune(*ends)
     variables = {*program.variables}
     return network, _floating(node for node in frozen.node if node.name in variables)
 
@@ -194,7 +188,7 @@ def _name_by_content(graph: Any) -> None:
 def _signature(path: Path, graph: Any, options: LoadOptions) -> str:
     names = sorted(name for name in graph.signature_def if name != _INIT)
     if not names:
-        _refuse(path, "it has no signature: nothing says what its inputs are", _SAVE_AGAIN)
+        _refuse(path, "it has no signature, so its inputs are unknown", _SAVE_AGAIN)
     if options.signature is not None:
         if options.signature not in names:
             _refuse(path, f"it has no signature '{options.signature}'", f"It has: {', '.join(names)}")
@@ -205,30 +199,23 @@ def _signature(path: Path, graph: Any, options: LoadOptions) -> str:
 
 
 def _inputs(program: _Program, options: LoadOptions, where: str) -> tuple[TensorSpec, ...]:
-    names = program.inputs
-    check_named((*options.shapes, *options.constants), names, where=where)
-    unique_names(names, where=where, kind="input")
-    described_inputs = []
-    for name in names:
+    found = []
+    for name in program.inputs:
         info = program.signature.inputs[name]
         if info.tensor_shape.unknown_rank:
             do = "Save it with an input signature"
-            raise SourceError(f"input '{name}' does not say how many axes it has", where=where, do=do)
+            raise SourceError(f"input '{name}' has an unknown number of axes", where=where, do=do)
         shape = tuple(-1 if axis.size < 0 else int(axis.size) for axis in info.tensor_shape.dim)
-        if name in options.shapes:
-            if shape[0] not in (-1, 1):
-                what = f"input '{name}' has a fixed batch of {shape[0]}, which a SavedModel cannot be freed of"
-                raise SourceError(what, where=where, do="Save it again with a free batch: tf.TensorSpec([None, ...])")
-            shape = pin(name, shape, options.shapes[name], where=where)
-        layout = image_layout(shape, prefer="NHWC")
+        if name in options.shapes and shape[0] not in (-1, 1):
+            what = f"input '{name}' has a fixed batch of {shape[0]}, which a SavedModel cannot be freed of"
+            raise SourceError(what, where=where, do="Save it again with a free batch: tf.TensorSpec([None, ...])")
         dtype = import_tensorflow().dtypes.as_dtype(info.dtype)
         if dtype.name in ("string", "resource", "variant", "bfloat16"):
             what = f"input '{name}' has the dtype {dtype.name}, which no board's engine takes"
             do = "Choose a signature with number inputs (--signature), or save one that decodes nothing"
             raise SourceError(what, where=where, do=do)
-        described_inputs.append(TensorSpec(name, name, str(np.dtype(dtype.as_numpy_dtype).name), shape, layout))
-    check_inputs(described_inputs, where=where)
-    return tuple(described_inputs)
+        found.append((name, shape, dtype.as_numpy_dtype))
+    return described_inputs(found, options, where=where, prefer="NHWC")
 
 
 def _floating(constants: Iterable[Any]) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.formats import onnx_file
 from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.sources.source_model import varying_size
 from edgekit_runtime.contract.spec import Layout, TensorSpec
 
@@ -44,7 +45,7 @@ def image_layout(shape: Sequence[int], *, prefer: Layout) -> Layout | None:
 
 
 def check_named(wanted: Iterable[str], inputs: Sequence[str], *, where: str, option: str = "--shape") -> None:
-    """Raises SourceError if an option names an input that the model does not have."""
+    """Raise SourceError if an option names an input that the model does not have."""
     for name in wanted:
         if name not in inputs:
             do = f"Its inputs: {', '.join(inputs)}"
@@ -52,7 +53,7 @@ def check_named(wanted: Iterable[str], inputs: Sequence[str], *, where: str, opt
 
 
 def pin(name: str, shape: Sequence[int], wanted: Sequence[int], *, where: str) -> tuple[int, ...]:
-    """The model's shape with its free axes fixed.
+    """Return the model's shape with its free axes fixed.
     A free batch stays free, a fixed one becomes 1.
     Raises SourceError if the model itself says otherwise."""
     if len(shape) != len(wanted):
@@ -73,7 +74,7 @@ def check_shape(
     axis_names: Sequence[str | None] = (),
     picture: tuple[int, int] | None = None,
 ) -> None:
-    """Raises SourceError unless axis 0 is -1 or 1 and the others are fixed and positive.
+    """Raise SourceError unless axis 0 is -1 or 1 and the others are fixed and positive.
     picture: the height and width that the file names, for the option that the error shows."""
     label, shape = f"{kind} '{spec.name}'", spec.shape
     if not shape:
@@ -110,7 +111,7 @@ def check_inputs(
     axes: Mapping[str, Sequence[str | None]] = MappingProxyType({}),
     picture: tuple[int, int] | None = None,
 ) -> None:
-    """`check_shape` for all inputs; one error names every option. axes: names of theirs."""
+    """Check the shapes of all inputs; one error names every option. axes: their names."""
     errors: list[tuple[TensorSpec, SourceError]] = []
     for spec in specs:
         try:
@@ -131,10 +132,31 @@ def check_inputs(
         raise errors[0][1]
 
 
+def described_inputs(
+    found: Iterable[tuple[str, tuple[int, ...], str]], options: LoadOptions, *, where: str, prefer: Layout
+) -> tuple[TensorSpec, ...]:
+    """Make specs from names, shapes and dtypes, with the options' shapes. Raises SourceError."""
+    found = list(found)
+    names = unique_names([name for name, _, _ in found], where=where, kind="input")
+    check_named((*options.shapes, *options.constants), names, where=where)
+    specs = []
+    for name, (_, shape, dtype) in zip(names, found, strict=True):
+        if name in options.shapes:
+            shape = pin(name, shape, options.shapes[name], where=where)
+        try:
+            kind = np.dtype(dtype).name
+        except TypeError as error:
+            what = f"input '{name}' has the dtype {dtype}, which no board's engine takes"
+            raise SourceError(what, where=where, do="Use float32 or integer inputs") from error
+        specs.append(TensorSpec(name, name, kind, shape, image_layout(shape, prefer=prefer)))
+    check_inputs(specs, where=where)
+    return tuple(specs)
+
+
 def measured_outputs(
     names: Sequence[tuple[str, str]], run: Run, inputs: Sequence[TensorSpec], *, where: str
 ) -> tuple[TensorSpec, ...]:
-    """Output specs from runs with zeros, one item and two, and with noise.
+    """Measure output specs by running zeros (one item, then two) and noise.
     Two items show whether an output grows with the batch, noise whether a size depends on the values.
     names: (contract's, file's).
     run: may raise SourceError. With two items it means that the batch is fixed, with noise nothing."""
@@ -203,7 +225,7 @@ def _example(shape: Sequence[int], picture: tuple[int, int] | None = None) -> li
 
 
 def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, ...]:
-    """Names without TensorFlow's ':0'. Raises SourceError for equal ones."""
+    """Strip TensorFlow's ':0' from names. Raises SourceError for duplicates."""
     clean = tuple(name.removesuffix(":0") for name in names)
     for name in clean:
         if not name or clean.count(name) > 1:
@@ -213,7 +235,7 @@ def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, .
 
 
 def graph_names(specs: Sequence[TensorSpec]) -> list[str]:
-    """The contract's names, made of ASCII letters, digits and underscores for TensorFlow."""
+    """Turn the contract's names into ASCII identifiers for TensorFlow."""
     names: list[str] = []
     for index, spec in enumerate(specs):
         name = re.sub(r"\W", "_", spec.name, flags=re.ASCII)
@@ -228,7 +250,7 @@ def check_finite(
     where: str,
     may_be_infinite: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Raises SourceError for the first tensor with a NaN or a forbidden infinity.
+    """Raise SourceError for the first tensor with a NaN or a forbidden infinity.
     may_be_infinite: names of constants that are not weights, such as an attention mask."""
     for name, array in tensors:
         if array.dtype.kind not in "fcV" or array.size == 0:
@@ -251,7 +273,7 @@ _DIRECTION = frozenset(
 
 
 def state_pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[tuple[str, str], ...]:
-    """(input, output) for every state that goes in and comes out."""
+    """Pair each state's input with its output."""
     if len(inputs) < 2 or len(outputs) < 2:
         return ()  # nothing besides the state: an image in and an image out
     found, taken = [], set[str]()
@@ -266,22 +288,20 @@ def state_pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
 
 
 def states_without_batch(model: Any) -> tuple[tuple[str, str], ...]:
-    """(input, output) of an ONNX graph's states whose first axis is not the batch.
+    """Find states whose first axis is not the batch: pairs of (input, output).
     If there are any, the batch of every input becomes 1, in place. A free axis of such a state is taken for its batch.
     """
-    weights = {tensor.name for tensor in model.graph.initializer}
-    values = [value for value in model.graph.input if value.name not in weights]
+    values = onnx_file.given(model.graph)
     if len(values) < 2 or len(model.graph.output) < 2:
         return ()
     found = {}
     for value in values:
-        sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+        sizes = onnx_file.sizes(value)
         output = next((out.name for out in model.graph.output if _same_memory(value.name, out.name)), None)
         if output is not None and len(sizes) > 1 and sizes[0] > 1 and sum(size < 1 for size in sizes) < 2:
             found[value.name] = output
     for value in values if found else ():
-        dims = value.type.tensor_type.shape.dim
-        for dim in dims if value.name in found else dims[:1]:
+        for dim in value.type.tensor_type.shape.dim[: None if value.name in found else 1]:
             if dim.dim_value < 1:
                 dim.Clear()
                 dim.dim_value = 1
@@ -289,42 +309,35 @@ def states_without_batch(model: Any) -> tuple[tuple[str, str], ...]:
 
 
 def give_states_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
-    """A first axis of 1 for these inputs and outputs, in place."""
+    """Add a first axis of 1 to these inputs and outputs, in place."""
     graph = model.graph
     taken = onnx_file.value_names(model)
     for name, output in states:
         value = next(value for value in graph.input if value.name == name)
         made = next(value for value in graph.output if value.name == output)
-        sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+        sizes = onnx_file.sizes(value)
         shapes = [onnx_file.free_name(f"{owner}/shape", taken) for owner in (name, output)]
-        for owner, shape in zip(shapes, (sizes, [1, *sizes]), strict=True):
+        for owner, shape in zip(shapes, (sizes, (1, *sizes)), strict=True):
             graph.initializer.append(onnx_file.new_constant(owner, np.array(shape, np.int64)))
         # The input becomes [1, *sizes]; what read it reads it reshaped
         inner = onnx_file.free_name(f"{value.name}/without_batch", taken)
         _rename_readings(graph, value.name, inner)
         reshape = onnx_file.new_node("Reshape", [value.name, shapes[0]], [inner], inner)
         onnx_file.replace_values(graph.node, [reshape, *graph.node])
-        _set_shape(value, (1, *sizes))
+        onnx_file.set_sizes(value, (1, *sizes))
         inner = onnx_file.free_name(f"{made.name}/without_batch", taken)
         for node in graph.node:
             node.output[:] = [inner if old == made.name else old for old in node.output]
         _rename_readings(graph, made.name, inner)
         graph.node.append(onnx_file.new_node("Reshape", [inner, shapes[1]], [made.name], f"{made.name}/batch"))
-        _set_shape(made, (1, *sizes))
+        onnx_file.set_sizes(made, (1, *sizes))
     if states:
         onnx_file.name_nodes(model)
         del graph.value_info[:]
 
 
-def _set_shape(value: Any, sizes: Sequence[int]) -> None:
-    shape = value.type.tensor_type.shape
-    del shape.dim[:]
-    for size in sizes:
-        shape.dim.add().dim_value = size
-
-
 def _rename_readings(graph: Any, old: str, new: str) -> None:
-    """Also in the graphs inside its nodes, whose outputs may be a value of the outer one."""
+    """Rename a value wherever nodes read it, inner graphs included."""
     for node in onnx_file.nodes(graph):
         node.input[:] = [new if name == old else name for name in node.input]
 

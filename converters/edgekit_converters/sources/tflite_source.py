@@ -27,15 +27,15 @@ from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.formats import tflite_file as tflite
 from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError, one_line
 from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
-from edgekit_converters.sources import exported, shapes
-from edgekit_converters.sources import float_onnx as onnx_graph
-from edgekit_converters.sources.source_model import LoadOptions, Note, SourceModel, State, model_sha256
+from edgekit_converters.sources import float_onnx, shapes, tensorflow_to_onnx
+from edgekit_converters.sources.load_options import LoadOptions
+from edgekit_converters.sources.source_model import Note, SourceModel, State, model_sha256, refusing
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize
 from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
-from edgekit_runtime.system.errors import EngineError, MissingExtraError
+from edgekit_runtime.system.errors import MissingExtraError
 
 _AGAIN = "Convert or download it again"
 _AS_IS = "or pack the file as it is, with nothing measured: --recipe tflite-as-is"
@@ -49,7 +49,8 @@ _NARROW = frozenset(["INT8", "UINT8", "INT4", "INT2", "INT16"])
 
 @dataclass(frozen=True)
 class FloatTflite:
-    """data: the float32 file.
+    """A parsed float .tflite file.
+    data: the float32 file.
     names: tensor's name -> the signature's, if the file has one.
     shapes: of inputs, by tensor, -1 for a free axis.
     halved: how many weights were float16.
@@ -95,7 +96,7 @@ def read(path: Path, *, as_is: bool = False) -> FloatTflite:
         foreign = sorted(n for n in operators - run_elsewhere if n.startswith(("CUSTOM ", "SELECT-TF ")))
         if foreign:
             do = "Convert it again with built-in operators only, or pass the model that it was made from"
-            _refuse(path, f"it has operators that boards' runtimes do not carry: {', '.join(foreign[:5])}", do)
+            _refuse(path, f"it has operators that boards' runtimes do not have: {', '.join(foreign[:5])}", do)
         data, halved = (data, 0) if as_is else _widened(data, file)
         file = tflite.read(data) if halved else file
         _check_weights(path, data, file)
@@ -108,8 +109,8 @@ def read(path: Path, *, as_is: bool = False) -> FloatTflite:
 
 
 def with_shapes(data: bytes, sizes: Mapping[str, Sequence[int]]) -> bytes:
-    """The same file with other input shapes, by tensor name, and every shape that follows.
-    Raises ValueError if the graph does not take them."""
+    """Set input shapes, by tensor name, and every shape that follows from them.
+    Raises ValueError or RuntimeError if the graph does not take them."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     # A delegate would keep the shapes inside its part of the graph to itself.
@@ -118,10 +119,7 @@ def with_shapes(data: bytes, sizes: Mapping[str, Sequence[int]]) -> bytes:
     for detail in interpreter.get_input_details():
         if detail["name"] in sizes:
             interpreter.resize_tensor_input(detail["index"], list(sizes[detail["name"]]), strict=True)
-    try:
-        interpreter.allocate_tensors()
-    except RuntimeError as error:
-        raise ValueError(one_line(error)) from error
+    interpreter.allocate_tensors()
     model = tfl.read(data)
     found = {detail["index"]: detail["shape"] for detail in interpreter.get_tensor_details()}
     for index, tensor in enumerate(model.subgraphs[0].tensors):
@@ -144,7 +142,7 @@ def _check_original(path: Path, file: tflite.TfliteFile, stateful: Sequence[str]
 
 
 def _widened(data: bytes, file: tflite.TfliteFile) -> tuple[bytes, int]:
-    """float16 weights that a DEQUANTIZE reads as float32 weights, and how many."""
+    """Store float16 weights behind a DEQUANTIZE as float32; also return how many."""
     if not any(tensor.dtype == "FLOAT16" and tensor.constant for graph in file.subgraphs for tensor in graph.tensors):
         return data, 0
     model, widened = tfl.read(data), 0
@@ -163,7 +161,7 @@ def _widened(data: bytes, file: tflite.TfliteFile) -> tuple[bytes, int]:
 
 
 def _check_weights(path: Path, data: bytes, file: tflite.TfliteFile) -> None:
-    """Raises SourceError for a NaN in a constant, or an infinity in a layer's weights."""
+    """Raise SourceError for a NaN in a constant, or an infinity in a layer's weights."""
     weights = {
         graph.tensors[index].label
         for graph in file.subgraphs
@@ -193,11 +191,11 @@ class TfliteModel(SourceModel):
     engine: Engine = field(repr=False)
 
     def tflite(self) -> bytes:
-        """The file's bytes; float16 weights are float32 in them, and pinned shapes are fixed."""
+        """Return the file's bytes, with float32 weights and fixed shapes."""
         return self.data
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The original, in float, one item at a time."""
+        """Run the original in float, one item at a time."""
         return self.answered(inputs, self.engine.run, at_once=False)
 
     @cached_property
@@ -210,19 +208,19 @@ class TfliteModel(SourceModel):
             with tempfile.NamedTemporaryFile(suffix=".tflite") as file, quiet():
                 Path(file.name).write_bytes(self.data)
                 model, _ = tf2onnx.convert.from_tflite(
-                    file.name, opset=onnx_graph.OPSET, inputs_as_nchw=pictures or None
+                    file.name, opset=float_onnx.OPSET, inputs_as_nchw=pictures or None
                 )
-            exported.adopt(model, self, {spec.tensor: spec.name for spec in (*self.inputs, *self.outputs)}, 1)
+            tensorflow_to_onnx.adopt(model, self, {spec.tensor: spec.name for spec in (*self.inputs, *self.outputs)}, 1)
         except Exception as error:
-            raise exported.export_error(self, one_line(error)) from error
-        data, problem = exported.prove_export(model, self, 1)
+            raise tensorflow_to_onnx.export_error(self, one_line(error)) from error
+        data, problem = tensorflow_to_onnx.prove_export(model, self, 1)
         if data is None:
-            raise exported.export_error(self, problem)
+            raise tensorflow_to_onnx.export_error(self, problem)
         return data
 
 
 def load(path: Path, options: LoadOptions) -> TfliteModel:
-    """Raises SourceError with the reason for whatever is refused."""
+    """Read and check the file. Raises SourceError with the reason."""
     where = str(path)
     file = read(path)
     data = _pinned(file, options, where)
@@ -231,7 +229,7 @@ def load(path: Path, options: LoadOptions) -> TfliteModel:
     inputs = tuple(replace(spec, layout=shapes.image_layout(spec.shape, prefer="NHWC")) for spec in named)
     tensors = [(spec.name, spec.tensor) for spec in _named(file, engine.outputs, where, "output")]
     outputs = shapes.measured_outputs(tensors, lambda arrays: _run(engine, arrays, where), inputs, where=where)
-    halved = f"{file.halved} weights are stored as float16: what was lost to that is not measured"
+    halved = f"{file.halved} weights are stored as float16: accuracy that was lost to that is not measured"
     return TfliteModel(
         path=path,
         format="tflite",
@@ -245,7 +243,7 @@ def load(path: Path, options: LoadOptions) -> TfliteModel:
 
 
 def _pinned(file: FloatTflite, options: LoadOptions, where: str) -> bytes:
-    """The file with every axis fixed; the error for a free one shows the option to give."""
+    """Fix every axis; the error for a free one shows the option to give."""
     names = {tensor: file.names.get(tensor, tensor) for tensor in file.shapes}
     shapes.check_named(options.shapes, list(names.values()), where=where)
     sizes: dict[str, tuple[int, ...]] = {}
@@ -259,26 +257,18 @@ def _pinned(file: FloatTflite, options: LoadOptions, where: str) -> bytes:
     shapes.check_inputs(specs, where=where)
     if not sizes:
         return file.data
-    try:
-        with quiet():
-            return with_shapes(file.data, sizes)
-    except ValueError as error:
-        raise SourceError(f"the graph does not take these shapes: {error}", where=where, do="Check --shape") from error
+    with refusing(where, "the graph does not take these shapes:", "Check --shape"):
+        return with_shapes(file.data, sizes)
 
 
 def _engine(data: bytes, where: str, do: str) -> Engine:
-    try:
-        with quiet():
-            return load_engine("tflite", data)
-    except EngineError as error:
-        raise SourceError(error.what, where=where, do=do) from error
+    with refusing(where, "", do):
+        return load_engine("tflite", data)
 
 
 def _run(engine: Engine, arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:
-    try:
+    with refusing(where, "the model does not run:", "Convert it again"):
         return engine.run(arrays)
-    except EngineError as error:
-        raise SourceError(f"the model does not run: {error.what}", where=where, do="Convert it again") from error
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -291,11 +281,11 @@ class FinishedTflite(SourceModel):
     tensors: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
 
     def finished(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         return self.data
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run items one after the other, in and out as real numbers.
+        """Run items in order; inputs and outputs are real numbers.
         With a state inside, each follows the one before."""
         took, gave = self.tensors
 
@@ -311,12 +301,12 @@ class FinishedTflite(SourceModel):
             self.engine.reset()
 
     def onnx(self) -> bytes:
-        what = "a finished .tflite is packed as it is, and is made into nothing else"
+        what = "a finished .tflite is packed as it is and cannot be converted"
         raise ConversionError(what, where=self.path.name)
 
 
 def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
-    """Raises SourceError with the reason for whatever is refused."""
+    """Read and check the file. Raises SourceError with the reason."""
     where = str(path)
     file = read(path, as_is=True)
     shapes.check_named(options.shapes, list(file.names.values()), where=where)
@@ -337,10 +327,10 @@ def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
     engine.reset()
     pairs = () if file.stateful else shapes.state_pairs(inputs, outputs)
     kept: State = "internal" if file.stateful else "explicit" if pairs else "none"
-    what = "the file is packed as it is: nothing was converted, and what it lost when it was made is not measured"
+    what = "the file is packed as it is: nothing was converted, and accuracy lost in its making is not measured"
     notes = [Note("as-is", what, "To measure it, pass the float model that it was made from")]
     if file.stateful:
-        inside = f"the model keeps a state inside ({', '.join(file.stateful)}): it is asked through model.session()"
+        inside = f"the model keeps a state inside ({', '.join(file.stateful)}): run it with model.session()"
         notes.append(Note("internal-state", inside))
     return FinishedTflite(
         path=path,
@@ -363,7 +353,7 @@ def _named(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: str
 
 
 def _real(spec: TensorSpec) -> TensorSpec:
-    """What the tensor stands for: real numbers where it is quantized."""
+    """Describe the real numbers that a quantized tensor stands for."""
     return spec if spec.quantization is None else replace(spec, dtype="float32", quantization=None)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from edgekit_converters.recipe.foreign_code import quiet
 from edgekit_converters.sources.load import check_archive
+from edgekit_converters.sources.source_model import allowed
 from edgekit_runtime.system.errors import shorten
 
 _TARGET = re.compile(
@@ -39,21 +40,14 @@ _NAMES = {"name", "as_name", "forward_arg_names", "as_buffer_mutation", "user_in
 _TREES = {"in_spec", "out_spec"}
 _CONTAINERS = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
 _NO_TEXT = re.compile(r"[\"'`\\\n\r(){};#]")
-_FUNCTIONS = frozenset(
-    """
-    Add Mul Pow Integer Rational Float Symbol Max Min Mod Equality Unequality LessThan StrictLessThan GreaterThan
-    StrictGreaterThan Eq Ne Le Lt Ge Gt And Or Not FloorDiv ModularIndexing Where PythonMod CleanDiv CeilToInt
-    FloorToInt CeilDiv PowByNatural FloatPow FloatTrueDiv IntTrueDiv TruncToFloat TruncToInt RoundToInt RoundDecimal
-    ToFloat Identity
-    """.split()  # noqa: SIM905
-)
+_FUNCTIONS = allowed("torch")["functions"]
 _POWERS = {"Pow", "PowByNatural", "FloatPow"}
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)
 _LONGEST = 4096  # of an expression, in characters
 
 
 def code(torch: Any, path: Path) -> list[str]:
-    """Parts that torch.export.load would run, in words.
+    """Describe the parts that torch.export.load would run.
     Raises SourceError for too much; BadZipFile, ValueError, KeyError for what is not an archive."""
     found: list[str] = []
     with zipfile.ZipFile(path) as archive:
@@ -77,7 +71,7 @@ def code(torch: Any, path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def checked_copy(path: Path) -> Iterator[Path]:
-    """The archive as it was checked, without guards and metadata."""
+    """Write the checked archive, without guards and metadata, to a temporary file."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as old:
         copy = Path(folder) / "model.pt2"
         with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as new:
@@ -101,7 +95,7 @@ def _without_notes(data: bytes) -> bytes:
 
 
 def _code_in(value: Any, key: str) -> Iterator[str]:
-    """Strings of a program that their place does not allow. key: of the value."""
+    """Yield strings of a program that are not allowed where they stand. key: of the value."""
     if isinstance(value, dict):
         if value.get("use_pickle"):
             yield f"the pickle '{value.get('path_name', '')}'"
@@ -129,7 +123,7 @@ def _code_in(value: Any, key: str) -> Iterator[str]:
 
 
 def _containers(tree: Any) -> Iterator[str]:
-    """A tree of containers, as torch's pytree writes it."""
+    """Yield what is not allowed in a tree of containers, as torch's pytree writes it."""
     if isinstance(tree, list):
         for item in tree:
             yield from _containers(item)
@@ -147,7 +141,7 @@ def _containers(tree: Any) -> Iterator[str]:
 
 
 def is_arithmetic(text: str) -> bool:
-    """True for symbols, numbers and arithmetic, as sympy writes them."""
+    """Whether the text is only symbols, numbers and arithmetic, as sympy writes them."""
     if len(text) > _LONGEST:
         return False
     try:

@@ -21,11 +21,11 @@ import hashlib
 import importlib
 import inspect
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,19 +33,17 @@ from numpy.typing import NDArray
 from edgekit_converters.formats.onnx_file import rename
 from edgekit_converters.recipe.conversion_errors import SourceError, one_line
 from edgekit_converters.recipe.foreign_code import quiet, working_folder_on_path
-from edgekit_converters.sources import checked_onnx as onnx_file
-from edgekit_converters.sources import float_onnx as onnx_graph
-from edgekit_converters.sources import shapes, torch_archive
-from edgekit_converters.sources.float_onnx import finish_onnx
-from edgekit_converters.sources.source_model import LoadOptions, Note, SourceModel, model_sha256
+from edgekit_converters.sources import checked_onnx, float_onnx, shapes, torch_archive
+from edgekit_converters.sources.load_options import LoadOptions
+from edgekit_converters.sources.source_model import Note, SourceModel, model_sha256, refusing
 from edgekit_runtime.contract.spec import TensorSpec
-from edgekit_runtime.system.errors import EdgekitError, MissingExtraError
+from edgekit_runtime.system.errors import MissingExtraError
 
 _SAVE_AGAIN = "Save it again: torch.export.save(torch.export.export(model.eval(), example_inputs), path)"
 
 
 def import_torch(where: str) -> Any:
-    """The torch module. Raises MissingExtraError with the command that adds it."""
+    """Import torch. Raises MissingExtraError with the command that installs it."""
     try:
         with quiet():
             import onnxscript  # noqa: F401  torch.onnx needs it and says so only when it is too late
@@ -58,29 +56,23 @@ def import_torch(where: str) -> Any:
 
 
 def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]]:
-    """A `.pt2` file -> its ExportedProgram, and what had to be trusted in it.
+    """Open a `.pt2` file: its ExportedProgram, and what had to be trusted in it.
     Raises SourceError."""
     torch = import_torch(str(path))
-    try:
+    with refusing(path, "this is not a torch.export file, or it is damaged", _SAVE_AGAIN):
         pieces = tuple(torch_archive.code(torch, path))
-    except EdgekitError:
-        raise
-    except Exception as error:  # noqa: BLE001 - zipfile, zlib, json and torch raise a dozen types on a damaged file
-        _refuse(path, "this is not a torch.export file, or it is damaged", cause=error)
     if pieces and not options.trust_model:
         do = "Save it with standard operators and without custom objects"
         do += ", or pass --trust-model if you know the file's author"
-        _refuse(path, f"it holds what torch would run when it opens it: {pieces[0]}", do)
-    try:
-        with quiet(), contextlib.nullcontext(path) if pieces else torch_archive.checked_copy(path) as file:
-            return torch.export.load(str(file)), pieces
-    except Exception as error:  # noqa: BLE001 - torch raises a dozen unrelated types on a damaged or foreign file
-        _refuse(path, f"torch {torch.__version__} cannot read it: {one_line(error)}", cause=error)
+        raise SourceError(f"it contains what torch would run on opening it: {pieces[0]}", where=str(path), do=do)
+    opened = contextlib.nullcontext(path) if pieces else torch_archive.checked_copy(path)
+    with refusing(path, f"torch {torch.__version__} cannot read it:", _SAVE_AGAIN), opened as file:
+        return torch.export.load(str(file)), pieces
 
 
 @dataclass(frozen=True)
 class NetworkCall:
-    """A network and one call of it.
+    """A network and the arguments of one call.
     names: of the inputs.
     examples: tensors with a batch of 1."""
 
@@ -125,14 +117,14 @@ def call_network(spec: str, options: LoadOptions) -> NetworkCall:
 
 
 def _example(torch: Any, spec: str, name: str, tensor: Any, options: LoadOptions) -> Any:
-    """One item of it."""
+    """Return one item of an example input."""
     if name in options.shapes:
         dtype = tensor.dtype if isinstance(tensor, torch.Tensor) else torch.float32
         sizes = options.shapes[name]
         return torch.randn(sizes, dtype=dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
     if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0:
         do = "Return tensors whose first axis is the batch; fix other arguments in the function"
-        raise SourceError(f"its example for the input '{name}' is no tensor with a batch axis", where=spec, do=do)
+        raise SourceError(f"its example for the input '{name}' is not a tensor with a batch axis", where=spec, do=do)
     return tensor[:1].detach().to("cpu")
 
 
@@ -145,7 +137,10 @@ def _result(spec: str) -> Any:
         raise
     except BaseException as error:  # a module may call sys.exit
         if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or "?"):
-            what, do = f"there is no Python module '{name}' here", "Run edgekit where the module lies, or install it"
+            what, do = (
+                f"no Python module is called '{name}'",
+                "Run edgekit in the module's folder, or install the module",
+            )
         elif isinstance(error, AttributeError) and f"'{function}'" in str(error):
             what, do = f"the module has no function '{function}'", "Check the name after the colon"
         else:
@@ -153,12 +148,12 @@ def _result(spec: str) -> Any:
             what = (
                 f"it failed with {type(error).__name__}: {one_line(error)} ({Path(frame.filename).name}:{frame.lineno})"
             )
-            do = "Mend the function"
+            do = "Fix the function"
         raise SourceError(what, where=spec, do=do) from error
 
 
 def flatten_outputs(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:
-    """Names and values of returned tensors: by key, field or place; one alone is `output`."""
+    """Return names and values of the outputs: by key, field or position."""
     if isinstance(outputs, Mapping):
         items = [(str(key), value) for key, value in outputs.items()]
     elif hasattr(outputs, "_fields"):
@@ -177,16 +172,12 @@ def flatten_outputs(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]
     return names, values
 
 
-def _refuse(path: Path, what: str, do: str = _SAVE_AGAIN, cause: Exception | None = None) -> NoReturn:
-    raise SourceError(what, where=str(path), do=do) from cause
-
-
 _OPSET = 18  # what the exporter writes by itself; boards' engines take it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchSource(SourceModel):
-    """A torch network.
+    """A PyTorch network.
     module: called with tensors in the order of `inputs`.
     model: its ONNX form, with the contract's names."""
 
@@ -194,48 +185,47 @@ class TorchSource(SourceModel):
     model: Any = field(repr=False)
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """torch's own answers, in inference mode on the CPU, on a batch of any size."""
+        """Run the network in torch, on the CPU, on a batch of any size."""
         return self.answered(inputs, lambda arrays: _answers(self.module, arrays)[1], at_once=self.free_batch)
 
     @cached_property
     def _onnx(self) -> bytes:
-        return finish_onnx(self.model, self)
+        return float_onnx.finish_onnx(self.model, self)
 
 
 def load(path: Path, options: LoadOptions) -> TorchSource:
-    """A `.pt2` file. Raises SourceError with the reason."""
+    """Load a `.pt2` file. Raises SourceError with the reason."""
     program, pickled = open_program(path, options)
     notes = tuple(
         Note("trusted-code", f"it holds {part}, which may have run, because the model is trusted") for part in pickled
     )
     names = [str(name) for name in program.graph_signature.user_inputs]
-    shapes.check_named((*options.shapes, *options.constants), names, where=str(path))
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    specs = []
-    for name in names:
-        shape = tuple(int(n) if isinstance(n, int) else -1 for n in values[name].shape)
-        if name in options.shapes:
-            shape = shapes.pin(name, shape, options.shapes[name], where=str(path))
-        specs.append(_spec(name, shape, values[name].dtype, str(path)))
+    sizes = {name: tuple(int(n) if isinstance(n, int) else -1 for n in values[name].shape) for name in names}
+    specs = _specs([(name, sizes[name], values[name].dtype) for name in names], options, str(path))
     return _source(path, program, specs, options, notes)
 
 
+def _specs(found: Iterable[tuple[str, tuple[int, ...], Any]], options: LoadOptions, where: str) -> Sequence[TensorSpec]:
+    plain = [(name, shape, str(dtype).removeprefix("torch.")) for name, shape, dtype in found]
+    return shapes.described_inputs(plain, options, where=where, prefer="NCHW")
+
+
 def load_function(path: Path, options: LoadOptions) -> TorchSource:
-    """`module:function`. The sha256 is of the ONNX form, since code is not the model."""
+    """Load `module:function`. The sha256 is of the ONNX form: the code is not the model."""
     where = str(path)
     call = call_network(where, options)
     shapes.check_finite(_weights(call.module.state_dict()), where=where)
     program, free = _exported(call, where)
-    specs = [
-        _spec(name, (-1 if free else 1, *example.shape[1:]), example.dtype, where)
-        for name, example in zip(call.names, call.examples, strict=True)
-    ]
+    named = zip(call.names, call.examples, strict=True)
+    sizes = [(name, (-1 if free else 1, *example.shape[1:]), example.dtype) for name, example in named]
+    specs = _specs(sizes, LoadOptions(), where)
     source = _source(path, program, specs, options, ())
     return replace(source, sha256=hashlib.sha256(source.onnx()).hexdigest())
 
 
 def _exported(call: NetworkCall, where: str) -> tuple[Any, bool]:
-    """The program, and whether its batch is free."""
+    """Export the network; also return whether its batch is free."""
     torch = import_torch(where)
     pairs = tuple(
         torch.cat([example, example]) for example in call.examples
@@ -245,12 +235,9 @@ def _exported(call: NetworkCall, where: str) -> tuple[Any, bool]:
     with contextlib.suppress(Exception), quiet(), torch.no_grad():
         dynamic = tuple({0: batch} for _ in pairs)
         return torch.export.export(call.module, pairs, dynamic_shapes=dynamic), True
-    try:
-        with quiet(), torch.no_grad():
-            return torch.export.export(call.module, call.examples), False
-    except Exception as error:
-        do = "Check --shape, and take branches that depend on values out of forward"
-        raise SourceError(f"torch.export cannot trace it: {one_line(error)}", where=where, do=do) from error
+    do = "Check --shape, and take branches that depend on values out of forward"
+    with refusing(where, "torch.export cannot trace it:", do), torch.no_grad():
+        return torch.export.export(call.module, call.examples), False
 
 
 def _source(
@@ -258,7 +245,6 @@ def _source(
 ) -> TorchSource:
     where = str(path)
     shapes.check_finite(_weights(program.state_dict), where=where)
-    shapes.check_inputs(inputs, where=where)
     module = program.module()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     zeros = [np.zeros((1, *spec.shape[1:]), spec.dtype) for spec in inputs]
@@ -271,8 +257,8 @@ def _source(
         [(n, n) for n in names], lambda arrays: _run(module, arrays, where)[1], inputs, where=where
     )
     model = _onnx_form(program, inputs, names, where)
-    onnx_file.pin_shapes(where, model, options)
-    onnx_graph.check_suppression(model, inputs, where, "")
+    checked_onnx.pin_shapes(where, model, options)
+    float_onnx.check_suppression(model, inputs, where, "")
     pairs = shapes.state_pairs(inputs, outputs)
     return TorchSource(
         path=path,
@@ -290,12 +276,8 @@ def _source(
 
 def _onnx_form(program: Any, inputs: Sequence[TensorSpec], outputs: Sequence[str], where: str) -> Any:
     torch = import_torch(where)
-    try:
-        with quiet():
-            model = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False).model_proto
-    except Exception as error:
-        do = "Replace the operator that it names"
-        raise SourceError(f"torch cannot write it as ONNX: {one_line(error)}", where=where, do=do) from error
+    with refusing(where, "torch cannot write it as ONNX:", "Replace the operator that it names"):
+        model = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False).model_proto
     del model.metadata_props[:]
     for node in model.graph.node:
         del node.metadata_props[:]  # stack traces of the author's machine
@@ -303,22 +285,19 @@ def _onnx_form(program: Any, inputs: Sequence[TensorSpec], outputs: Sequence[str
     pairs = [*zip(model.graph.input, (spec.name for spec in inputs), strict=True)]
     pairs += zip(model.graph.output, outputs, strict=True)
     rename(model, {value.name: name for value, name in pairs})
-    onnx_file.check_graph(where, model)
-    if unused := onnx_graph.unused_inputs(model.graph):
-        raise SourceError(f"its input '{unused[0]}' is used by nothing", where=where, do="Leave it out of forward")
+    checked_onnx.check_graph(where, model)
+    if unused := float_onnx.unused_inputs(model.graph):
+        raise SourceError(f"its input '{unused[0]}' is unused", where=where, do="Leave it out of forward")
     return model
 
 
 def _run(module: Any, arrays: list[NDArray[Any]], where: str) -> tuple[list[str], list[NDArray[Any]]]:
-    try:
+    with refusing(where, "the model does not run:", "Check --shape"):
         return _answers(module, arrays)
-    except Exception as error:
-        what = f"the model does not run: {one_line(error)}"
-        raise SourceError(what, where=where, do="Check --shape") from error
 
 
 def _answers(module: Any, arrays: Sequence[NDArray[Any]]) -> tuple[list[str], list[NDArray[Any]]]:
-    """Names and values of the outputs."""
+    """Return names and values of the outputs."""
     import torch
 
     with torch.no_grad():
@@ -328,12 +307,3 @@ def _answers(module: Any, arrays: Sequence[NDArray[Any]]) -> tuple[list[str], li
 
 def _weights(tensors: Any) -> Any:
     return ((name, np.asarray(tensor.detach())) for name, tensor in tensors.items() if tensor.is_floating_point())
-
-
-def _spec(name: str, shape: tuple[int, ...], dtype: Any, where: str) -> TensorSpec:
-    text = str(dtype).removeprefix("torch.")
-    try:
-        return TensorSpec(name, name, np.dtype(text).name, shape, shapes.image_layout(shape, prefer="NCHW"))
-    except TypeError as error:
-        what = f"input '{name}' has the dtype {text}, which no board's engine takes"
-        raise SourceError(what, where=where, do="Use float32 or integer inputs") from error

@@ -42,7 +42,8 @@ _OHWI, _HWO, _OIHW = (0, 1, 2, 3), (3, 1, 2, 0), (0, 2, 3, 1)
 
 @dataclass(frozen=True)
 class Matrix:
-    """shape: of the weight in the file.
+    """A layer's weight as matrices.
+    shape: of the weight in the file.
     groups: whose outputs see separate inputs.
     outputs: of one group.
     columns: n.
@@ -64,7 +65,7 @@ class Matrix:
         return np.ascontiguousarray(weights.reshape(shape).transpose(np.argsort(self.axes)), np.float32)
 
     def patches(self, values: NDArray[Any], limit: int, random: np.random.Generator) -> NDArray[np.float32] | None:
-        """What the kernel sees at no more than `limit` places drawn at random.
+        """Return what the kernel sees at up to `limit` random places.
         None for activations of another form."""
         window = self.layer.window
         if window is None:
@@ -168,7 +169,7 @@ def equalise_channels(graph: Graph, peaks: Mapping[str, NDArray[Any]]) -> Graph:
 
 
 class _Tensors:
-    """Which tensors have to share their factors, and which may have none."""
+    """Which tensors must share their factors, and which stay as they are."""
 
     def __init__(self, graph: Graph) -> None:
         uses = Counter(name for layer in graph.layers for name in (layer.weight, layer.bias) if name is not None)
@@ -196,7 +197,7 @@ class _Tensors:
                 self._fixed.update((*layer.inputs, *layer.outputs))
 
     def groups(self) -> list[list[str]]:
-        """Tensors that can be scaled, those together that must share their factors.
+        """Return the tensors that can be scaled, grouped by shared factors.
         In the graph's order."""
         fixed = {self._root(name) for name in self._fixed}
         groups: dict[str, list[str]] = {}
@@ -205,7 +206,7 @@ class _Tensors:
         return [group for root, group in groups.items() if root not in fixed]
 
     def outputs_of(self, group: list[str]) -> set[int]:
-        """Numbers of channels that the layers with weights make in this group."""
+        """Return the channel counts of layers with weights in this group."""
         made = [self.matrices[self.makers[name].name] for name in group if self.makers[name].name in self.matrices]
         return {matrix.groups * matrix.outputs for matrix in made}
 

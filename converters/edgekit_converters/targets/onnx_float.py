@@ -17,6 +17,7 @@ from edgekit_converters.formats.onnx_file import (
     attribute,
     constants,
     copy_model,
+    drop_unread,
     free_name,
     name_nodes,
     new_constant,
@@ -27,7 +28,7 @@ from edgekit_converters.formats.onnx_file import (
 )
 from edgekit_converters.recipe.artifact import FloatModel, tool_versions, transposed_pixels
 from edgekit_converters.recipe.progress import Progress
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_runtime.system.errors import EngineError
 
@@ -35,22 +36,22 @@ _TOOLS = ("onnx", "onnxruntime", "onnxslim", "tf2onnx", "tensorflow-cpu", "tenso
 
 
 def float_model(source: SourceModel, progress: Progress) -> FloatModel:
-    """The source as float ONNX. Raises ConversionError if it cannot be written as ONNX."""
+    """Convert the source to float ONNX. Raises ConversionError."""
     progress("conversion", 0, None)
     data = source.onnx()
     model = parse(data)
     # A file that edgekit itself once wrote says so too, but there the channels already come first.
-    nchw = onnx_graph.nchw_inputs(model)
+    nchw = float_onnx.nchw_inputs(model)
     transposed = frozenset(spec.name for spec in source.inputs if spec.name in nchw and spec.layout != "NCHW")
     ends = tuple(value.name for value in model.graph.input), tuple(value.name for value in model.graph.output)
     better: bytes = apply_edits(model).SerializeToString(deterministic=True)
     inputs = [
         transposed_pixels(array, spec) if array.ndim == 4 and spec.name in nchw else array
-        for spec, array in zip(source.inputs, onnx_graph.proof_inputs(source), strict=True)
+        for spec, array in zip(source.inputs, float_onnx.proof_inputs(source), strict=True)
     ]
     try:  # the rewritten graph is taken where it loads and answers as before
-        expected = onnx_graph.answers(data, inputs)
-        if onnx_graph.disagreement(better, inputs, expected, list(ends[1])) is None:
+        expected = float_onnx.answers(data, inputs)
+        if not float_onnx.disagreement(better, inputs, expected, ends[1]):
             data = better
     except EngineError:
         pass
@@ -63,7 +64,7 @@ _SIXTH = 1.0 / 6.0
 
 
 def apply_edits(model: Any) -> Any:
-    """A copy in the forms that have 8-bit kernels, in an order in which it can run.
+    """Return a copy rewritten into forms that have 8-bit kernels.
 
     Rules:
     - weights in Constant nodes become initializers; division by a constant becomes a product, subtraction a sum;
@@ -85,15 +86,14 @@ def apply_edits(model: Any) -> Any:
             if node.domain in ("", "ai.onnx") and edit.free(node):
                 step(node, edit)
         edit.carry_out(graph)
-    view = GraphView(copy)
-    replace_values(graph.initializer, [t for t in graph.initializer if view.users(t.name) or t.name in view.outputs])
+    drop_unread(graph)
     name_nodes(copy)
     del graph.value_info[:]
     return copy
 
 
 class _Edit:
-    """New nodes in place of old ones, and new constants, collected before the graph is changed."""
+    """Collects new nodes and constants before the graph is changed."""
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
@@ -105,7 +105,7 @@ class _Edit:
         self.replaced[id(node)] = nodes
 
     def add(self, name: str, array: Any) -> str:
-        """name: of a new constant, numbered where it is taken."""
+        """Add a constant; its name is numbered if taken."""
         self.constants.append(new_constant(self.new(name), np.asarray(array)))
         return str(self.constants[-1].name)
 
@@ -219,7 +219,7 @@ def _gemm(node: Any, edit: _Edit) -> None:
 
 
 def _with_number(node: Any, view: GraphView) -> tuple[str | None, float | None]:
-    """(x, number) of an operation on a value and a constant of one element, else (None, None)."""
+    """Return (x, number) of an operation on a value and a number, else (None, None)."""
     for x, other in ((node.input[0], node.input[1]), (node.input[1], node.input[0])):
         number = view.number(other)
         if number is not None and not view.is_constant(x):

@@ -29,10 +29,10 @@ from edgekit_converters.formats.onnx_file import (
     GraphView,
     attribute,
     copy_model,
+    drop_unread,
     free_name,
     new_constant,
     new_node,
-    reads,
     replace_values,
     value_names,
 )
@@ -44,7 +44,7 @@ _MOST_INT32 = 2.0**30
 
 @dataclass(frozen=True)
 class QdqScale:
-    """value = scale * (integer - zero_point)."""
+    """A tensor's quantization: value = scale * (integer - zero_point)."""
 
     scale: float
     zero_point: int
@@ -57,7 +57,7 @@ class QdqScale:
 
 
 def step(low: float, high: float, *, symmetric: bool) -> QdqScale:
-    """The step of a range widened to hold 0; 1 for a range without width."""
+    """Return the scale of a range widened to include 0; 1 for an empty range."""
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
         most = max(-low, high)
@@ -71,7 +71,7 @@ def step(low: float, high: float, *, symmetric: bool) -> QdqScale:
 def quantize_layers(
     view: GraphView, layers: Int8Layers, ranges: Mapping[str, tuple[float, float]], *, symmetric: bool
 ) -> Any:
-    """A copy of the view's model. ranges: of every value that an 8-bit layer reads or makes."""
+    """Quantize a copy of the model. ranges: of each value that an 8-bit layer reads or makes."""
     return _QdqWriter(view, layers, ranges, symmetric).write()
 
 
@@ -128,9 +128,7 @@ class _QdqWriter:
         del model.graph.node[:]
         model.graph.node.extend(self.nodes)
         model.graph.initializer.extend(self.constants)
-        used = set(view.outputs) | {name for node in self.nodes for name in reads(node)}
-        kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
-        replace_values(model.graph.initializer, kept)
+        drop_unread(model.graph)
         del model.graph.value_info[:]
         return model
 
@@ -141,7 +139,7 @@ class _QdqWriter:
         return bool(node.output) and node.output[0] in self.layers.int8
 
     def _maker_in_int8(self, name: str) -> Any | None:
-        """The 8-bit node that makes a value, through the clip that it absorbed, or None."""
+        """Return the 8-bit node that makes a value, through an absorbed clip, or None."""
         maker = self.view.maker(self.layers.absorbed.get(name, name))
         return maker if maker is not None and self._in_int8(maker) else None
 
@@ -171,14 +169,14 @@ class _QdqWriter:
         return name in self.view.outputs and self._maker_in_int8(name) is not None
 
     def _needless(self, clip: Any) -> bool:
-        """Whether the range of a clip's rounded output clips already."""
+        """Whether the quantized range already does the clipping."""
         name = clip.output[0]
         if name not in self.steps or self.symmetric:
             return False
         return self._covers(self.steps[name], clip)
 
     def _covers(self, rounding: QdqScale, clip: Any) -> bool:
-        """Whether all beyond a clip's bounds is beyond the range of its rounded output."""
+        """Whether the quantized range lies within a clip's bounds."""
         low, high = -rounding.scale * rounding.zero_point, rounding.scale * (255 - rounding.zero_point)
         if clip.op_type == "Relu":
             return low >= 0
@@ -249,7 +247,7 @@ class _QdqWriter:
         return out
 
     def _constant(self, name: str, array: NDArray[Any]) -> str:
-        """A constant that an elementwise layer reads, rounded to its own range."""
+        """Quantize a constant that an elementwise layer reads, to its own range."""
         if (name, "quantized") not in self.named:
             rounding = step(float(array.min(initial=0)), float(array.max(initial=0)), symmetric=self.symmetric)
             self.constants.append(new_constant(self._name(name, "quantized"), rounding.integers(array)))
@@ -279,7 +277,7 @@ class _QdqWriter:
         return self._name(name, "DequantizeLinear_Output")
 
     def _name(self, name: str, end: str) -> str:
-        """The one name of that form of a value."""
+        """Return the name of that form of a value."""
         if (name, end) not in self.named:
             self.named[name, end] = self._new(f"{name}_{end}")
         return self.named[name, end]
@@ -304,7 +302,8 @@ _FEW_CHANNELS = 8
 
 @dataclass(frozen=True)
 class Int8Layers:
-    """int8: first outputs of the nodes in 8 bits.
+    """The layers to quantize.
+    int8: first outputs of the nodes in 8 bits.
     absorbed: output of a Relu or Clip -> output of the node that it joins; clipped: the reverse.
     """
 
@@ -406,14 +405,14 @@ class _Choice:
         return True
 
     def _work(self, node: Any) -> int:
-        """Multiply-accumulates for one item, or the number of weights if the shape is not known."""
+        """Count multiply-accumulates for one item, or weights if the shape is unknown."""
         shape = self.view.shape(node.output[0]) or ()
         places = shape[2:] if node.op_type == "Conv" else ()
         return prod(self.view.shape(node.input[1]) or ()) * prod(size for size in places if size > 0)
 
     @cached_property
     def _behind_products(self) -> frozenset[str]:
-        """Values that depend on a product."""
+        """Return values that depend on a product."""
         found = set[str]()
         for node in self.view.nodes:
             if node.op_type in PRODUCTS or found.intersection(node.input):
@@ -421,11 +420,11 @@ class _Choice:
         return frozenset(found)
 
     def _sources(self, node: Any) -> list[str]:
-        """Float values, computed while the model runs, that it reads."""
+        """Return the computed float values that it reads."""
         return [name for name in self.view.computed_inputs(node) if self.view.is_float(name)]
 
     def _end(self, name: str) -> str:
-        """The value after the clip that joins a node."""
+        """Return the value after the clip that a node absorbs."""
         return next((clip for clip, product in self.absorbed.items() if product == name), name)
 
     def _is_int8(self, name: str) -> bool:
@@ -433,7 +432,7 @@ class _Choice:
         return maker is not None and bool(maker.output) and maker.output[0] in self.int8
 
     def _saves_conversions(self, node: Any) -> bool:
-        """Whether quantizing a layer beside the products saves conversions.
+        """Whether quantizing a layer next to products saves conversions.
 
         It needs 8-bit readers, and 8-bit makers or only such readers.
         """

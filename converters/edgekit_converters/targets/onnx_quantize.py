@@ -17,17 +17,17 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgekit_converters.data.statistics import Statistics
 from edgekit_converters.formats.graph import joins, open_graph
-from edgekit_converters.formats.grid import come_from_float16, fits_float16
+from edgekit_converters.formats.grid import come_from_float16, fits_float16, symmetric
 from edgekit_converters.formats.onnx_file import (
     GraphView,
     array,
     attribute,
     constants,
     copy_model,
+    drop_unread,
     free_name,
     name_nodes,
     new_constant,
@@ -49,7 +49,7 @@ from edgekit_runtime.system.errors import EngineError
 
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> bytes:
-    """statistics: of `model`, needed by the int8 recipes.
+    """Carry out a recipe. statistics: of `model`, needed by int8 recipes.
 
     Raises ConversionError if nothing can be quantized or ONNX Runtime refuses the result.
     """
@@ -68,14 +68,14 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
         except EngineError as error:
             refused = error.what
     raise ConversionError(
-        f"ONNX Runtime does not take what was made: {refused}",
+        f"ONNX Runtime refuses the result: {refused}",
         where=recipe.name,
         do="Choose onnx-f32 for this model, or a TFLite recipe",
     )
 
 
 def _candidates(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> Iterator[Any]:
-    """Models to try, the best first."""
+    """Yield models to try, best first."""
     if recipe.precision == "float32":
         yield _halves(parsed)
         yield parsed
@@ -90,7 +90,7 @@ def _candidates(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics:
         beside = {node.output[0] for node in parsed.graph.node if node.op_type not in PRODUCTS and node.output}
         yield _static(parsed, recipe, dataclasses.replace(plan, float_layers=plan.float_layers | beside), statistics)
     else:
-        raise ConversionError(f"there is no {recipe.precision} for ONNX", where=recipe.name)
+        raise ConversionError(f"ONNX has no {recipe.precision} recipe", where=recipe.name)
 
 
 def _static(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics) -> Any:
@@ -108,7 +108,7 @@ def _static(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Sta
 
 
 def check_possible(model: FloatModel, recipe: Recipe) -> None:
-    """Raises ConversionError if no layer could be in 8 bits, whatever calibration sees."""
+    """Raise ConversionError if no layer can be in 8 bits, whatever calibration sees."""
     view = GraphView(parse(model.data))
     if not int8_layers(view, value_names(view.model), symmetric=recipe.symmetric).int8:
         raise _nothing_fits(view, recipe)
@@ -117,19 +117,19 @@ def check_possible(model: FloatModel, recipe: Recipe) -> None:
 def _nothing_fits(view: GraphView, recipe: Recipe) -> ConversionError:
     kinds = sorted({node.op_type for node in view.nodes})
     return ConversionError(
-        f"not one of the model's operators has an 8-bit kernel: {', '.join(kinds[:12])}",
+        f"none of the model's operators has an 8-bit kernel: {', '.join(kinds[:12])}",
         where=recipe.name,
         do=f"Choose onnx-f32; 8 bits are for {', '.join(sorted(PRODUCTS))} with constant weights in the main graph",
     )
 
 
 def _floats(model: Any) -> list[Any]:
-    """The float32 constants of the main graph."""
+    """Return the float32 constants of the main graph."""
     return [tensor for tensor in model.graph.initializer if tensor.data_type == 1]
 
 
 def _halves(model: Any) -> Any:
-    """A copy with weights in 16 bits if those hold them exactly, widened when it is loaded."""
+    """Store weights in 16 bits where that is exact; loading widens them."""
     copy, taken = copy_model(model), value_names(model)
     graph, nodes = copy.graph, list[Any]()
     ends = {value.name for value in (*graph.input, *graph.output)}
@@ -148,7 +148,7 @@ _CASTS = re.compile(r"graph_(in|out)put_cast_?\d+|.*_cast_to_(fp32|fp16|bfloat16
 
 
 def convert_float16(model: Any) -> Any:
-    """A float16 copy with the same input and output types, by onnxruntime's own converter.
+    """Convert a copy to float16 with onnxruntime; input and output types stay.
 
     Weights beyond float16's range become its largest number. On a CPU most operators have no float16 kernel: the
     artifact is small, not fast. Raises ConversionError if the converter fails.
@@ -176,7 +176,6 @@ def convert_float16(model: Any) -> Any:
 
 
 _FEW = 1024
-_TINY = 1e-12
 _STORED: dict[str, dict[int, int | None]] = {
     "Conv": {1: 0},
     "ConvTranspose": {1: 1},
@@ -188,7 +187,7 @@ _STORED: dict[str, dict[int, int | None]] = {
 
 
 def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
-    """A copy of an onnx.ModelProto with 8-bit weights, without calibration data.
+    """Quantize the weights of a copy to 8 bits, without calibration data.
 
     Rules:
     - matrix products with constant weights: the input is quantized while the model runs (DynamicQuantizeLinear);
@@ -210,28 +209,21 @@ def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
             do="Choose onnx-f32: so small a model gains nothing",
         )
     for graph in subgraphs(copy.graph):
-        _drop_unread(graph)
+        drop_unread(graph)
     del copy.graph.value_info[:]
     return copy
 
 
 def lookups(model: Any, float_layers: Collection[str] = ()) -> Any:
-    """A copy with its embedding tables in 8 bits; looked up values keep their names."""
+    """Quantize embedding tables of a copy to 8 bits; values keep their names."""
     copy = copy_model(model)
     if _Products(GraphView(copy), float_layers, only_lookups=True).write():
-        _drop_unread(copy.graph)
+        drop_unread(copy.graph)
     return copy
 
 
-def _rounded(weight: NDArray[Any], axis: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """int8 around 0, and the scales of the slices along `axis`, with the weight's rank."""
-    rest = tuple(i for i in range(weight.ndim) if axis is None or i != axis % weight.ndim)
-    scale = np.maximum(np.abs(weight).max(axis=rest, keepdims=True) / 127, _TINY).astype(np.float32)
-    return np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), scale
-
-
 class _Products:
-    """Matrix products and lookups of the main graph, in integers."""
+    """Rewrites matrix products and lookups of the main graph to integers."""
 
     def __init__(self, view: GraphView, float_layers: Collection[str], *, only_lookups: bool = False) -> None:
         self._view, self._float_layers, self._only_lookups = view, frozenset(float_layers), only_lookups
@@ -267,7 +259,7 @@ class _Products:
             weight = weight * np.float32(attribute(node, "alpha", 1.0))
             weight = weight.T if attribute(node, "transB", 0) else weight
         source, out = node.input[0], node.output[0]
-        integers, scale = _rounded(weight, 1)
+        integers, scale = symmetric(weight, 1)
         bias = node.input[2] if node.op_type == "Gemm" and len(node.input) > 2 else ""
         if source not in self._inputs:
             self._inputs[source] = self._new(source, "quantized", "scale", "zero_point")
@@ -291,7 +283,7 @@ class _Products:
         out, indexes = node.output[0], node.input[1]
         if attribute(node, "axis", 0) != 0 or self._view.is_constant(indexes):
             return False
-        integers, scale = _rounded(table, 0)
+        integers, scale = symmetric(table, 0)
         row, step, real = self._new(out, "row", "row_scale", "row_float")
         self._node("Gather", [self._constant(f"{out}/table", integers), indexes], [row], axis=0)
         self._node("Gather", [self._constant(f"{out}/table_scale", scale), indexes], [step], axis=0)
@@ -330,7 +322,7 @@ def _store_weights(model: Any, float_layers: Collection[str]) -> int:
             if name not in wanted or name in other or tensor.data_type != 1 or math.prod(tensor.dims) < _FEW:
                 continue
             weight = array(tensor)
-            integers, scale = _rounded(weight, wanted[name] if weight.ndim > 1 else None)
+            integers, scale = symmetric(weight, wanted[name] if weight.ndim > 1 else None)
             small, step, real = (free_name(f"{name}/{end}", taken) for end in ("int8", "scale", "float"))
             inner.initializer.extend([new_constant(small, integers), new_constant(step, scale)])
             nodes += [new_node("Cast", [small], [real], real, to=1), new_node("Mul", [real, step], [name], name)]
@@ -341,8 +333,3 @@ def _store_weights(model: Any, float_layers: Collection[str]) -> int:
             replace_values(inner.node, (*nodes, *kept))
             replace_values(inner.initializer, [tensor for tensor in inner.initializer if tensor.name not in made])
     return done
-
-
-def _drop_unread(graph: Any) -> None:
-    used = {value.name for value in graph.output} | {name for node in graph.node for name in reads(node)}
-    replace_values(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])

@@ -30,7 +30,7 @@ from edgekit_converters.formats.onnx_file import array, free_name, parse, rename
 from edgekit_converters.recipe.artifact import TensorFlowNetwork, transposed_pixels
 from edgekit_converters.recipe.conversion_errors import ConversionError, MissingToolsError, one_line
 from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, input_name, output_name
 from edgekit_runtime.contract.spec import TensorSpec
@@ -43,12 +43,12 @@ _CHANNELS_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
 
 
 def available() -> bool:
-    """True when the `onnx-tflite` extra is installed."""
+    """Whether the `onnx-tflite` extra is installed."""
     return all(importlib.util.find_spec(module) is not None for module in _NEEDS)
 
 
 def network(source: SourceModel, where: str, items: int = 1) -> TensorFlowNetwork:
-    """items: the batch.
+    """Convert an ONNX source to TensorFlow code. items: the batch.
 
     Raises ConversionError if TFLite has no such operators, the extra is missing, onnx2tf cannot express the model, or
     its answers differ from the original's.
@@ -87,11 +87,11 @@ def _network(source: Any, items: int) -> TensorFlowNetwork:
 
 
 class _FailedError(Exception):
-    """Why one way through onnx2tf failed."""
+    """One way through onnx2tf failed."""
 
 
 def _attempt(source: SourceModel, transposed: frozenset[str], batch: int, items: int) -> TensorFlowNetwork:
-    """batch: of the ONNX graph, -1 to leave it free. items: of the TensorFlow code."""
+    """Convert with that batch of the ONNX graph (-1: free), for `items` in TensorFlow."""
     tf = import_tensorflow()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -117,7 +117,7 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
             [TensorSpec(spec.name, spec.tensor, spec.dtype, (batch, *spec.shape[1:])) for spec in specs]
             for specs in (source.inputs, source.outputs)
         ]
-        onnx_graph.set_batch(model, *sides)
+        float_onnx.set_batch(model, *sides)
     rename(model, {spec.name: input_name(i) for i, spec in enumerate(source.inputs)})
     rename(model, {spec.name: output_name(i) for i, spec in enumerate(source.outputs)})
     _plain_names(model.graph)
@@ -175,10 +175,10 @@ def _plain_names(graph: Any) -> None:
 def _output_axes(
     source: SourceModel, loaded: Any, transposed: frozenset[str], items: int
 ) -> list[tuple[int, ...] | None]:
-    """For each output the transposition that gives the source's values, or None."""
+    """Return each output's transposition to the source's axes, or None."""
     # Indexes are spread as widely as the model's tables allow: with 0 and 1 alone activations hardly vary, and a
     # normalisation then blows rounding up until right answers look wrong.
-    inputs = onnx_graph.proof_inputs(source, max(onnx_graph.PROOFS // items, 1) * items)
+    inputs = float_onnx.proof_inputs(source, max(float_onnx.PROOFS // items, 1) * items)
     expected: list[NDArray[Any]] | None = None
     rng = np.random.default_rng(1)
     for high in () if source.items else (256, 16):
@@ -202,9 +202,9 @@ def _output_axes(
     for i, (spec, want) in enumerate(zip(source.outputs, expected, strict=True)):
         got = np.concatenate([np.asarray(part[output_name(i)]) for part in parts])
         last = _CHANNELS_FIRST.get(got.ndim)
-        if not onnx_graph.agreement(got, want):
+        if not float_onnx.agreement(got, want):
             axes.append(None)
-        elif last is not None and not onnx_graph.agreement(got.transpose(last), want):
+        elif last is not None and not float_onnx.agreement(got.transpose(last), want):
             axes.append(last)
         else:
             raise _FailedError(f"onnx2tf's network gives other answers than the original for the output '{spec.name}'")
@@ -212,7 +212,7 @@ def _output_axes(
 
 
 def _complaint(text: str) -> str:
-    """onnx2tf's words for the cause: the exception, else a line marked as error, else the last."""
+    """Extract the cause from onnx2tf's output: exception, error line, or last line."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     lines = [line for line in lines if not re.match(r"@\s+0x|\*\*\* |#\d+ +0x", line)]
     marked = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]

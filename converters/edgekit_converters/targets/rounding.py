@@ -36,7 +36,7 @@ from edgekit_converters.targets.equalise import Matrix, as_matrix
 def correct_bias(
     bias: NDArray[Any], weights: NDArray[np.float64], rounded: NDArray[np.float64], mean: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """The bias that takes back the mean error of rounding, one number an output channel.
+    """Return the bias that cancels the mean rounding error of each output channel.
 
     weights, rounded: [groups, outputs, n].
     mean: of the inputs, [groups, n].
@@ -58,7 +58,8 @@ COLUMNS = 2304
 
 @dataclass(frozen=True)
 class Moments:
-    """rows: patches seen.
+    """First and second moments of a layer's inputs.
+    rows: patches seen.
     mean: float64 [groups, n].
     second: E[x x^T], float64 [groups, n, n], None for wide layers.
     """
@@ -76,7 +77,7 @@ class Moments:
 
 
 class _Sums:
-    """Sums over patches, which gather until a matrix product is worth its start."""
+    """Sums over patches, collected into batches for matrix products."""
 
     def __init__(self, matrix: Matrix) -> None:
         groups, columns = matrix.groups, matrix.columns
@@ -119,7 +120,7 @@ class _Sums:
 def observe(
     graph: Graph, feeds: Iterable[Sequence[NDArray[Any]]], count: int, progress: Progress = silent
 ) -> dict[str, Moments]:
-    """Moments by layer name.
+    """Collect moments by layer name.
 
     feeds: inputs in the file's order, `count` of them; at most SAMPLES, evenly spread, are run.
     """
@@ -154,27 +155,27 @@ Array = NDArray[np.float64]
 
 
 def steps_of(weights: Array) -> Array:
-    """The quantizer's step of each channel, [groups, outputs, 1]; 1 if all its weights are 0."""
+    """Return each channel's quantization step, [groups, outputs, 1]; 1 for all zeros."""
     largest = np.abs(weights).max(axis=-1, keepdims=True)
     return np.where(largest > 0, largest, LEVELS) / LEVELS
 
 
 def nearest(weights: Array) -> Array:
-    """Every weight at the nearest point of its channel's grid."""
+    """Round every weight to the nearest point of its channel's grid."""
     steps = steps_of(weights)
     rounded: Array = np.round(weights / steps) * steps
     return rounded
 
 
 def output_error(weights: Array, rounded: Array, second: Array) -> Array:
-    """Mean square error of each channel's output: [groups, outputs]."""
+    """Return the mean square error of each channel's output: [groups, outputs]."""
     error = rounded - weights
     found: Array = ((error @ second) * error).sum(axis=-1)
     return found
 
 
 def compensate_rounding(weights: Array, second: Array, rows: int) -> Array:
-    """Weights on the grid, no channel with more output error than `nearest` gives.
+    """Round weights with compensation; no channel gets worse than with `nearest`.
 
     weights: float64 [groups, outputs, n].
     second: the inputs' covariance or second moment, [groups, n, n], of `rows` rows.
@@ -207,7 +208,7 @@ def compensate_rounding(weights: Array, second: Array, rows: int) -> Array:
 
 
 def _rounded_in_turn(start: Array, upper: Array) -> Array:
-    """Integers [n, groups, outputs], with the largest weight at its place.
+    """Round column by column: integers [n, groups, outputs]; the largest weight stays.
 
     start: weights in steps, [n, groups, outputs].
     upper: [groups, n, n].
@@ -239,7 +240,7 @@ Feeds = Callable[[], Iterable[Sequence[NDArray[Any]]]]
 def apply(
     graph: Graph, steps: Sequence[Step], statistics: Statistics, feeds: Feeds, progress: Progress = silent
 ) -> Graph:
-    """A graph with other constants. statistics: of `graph`."""
+    """Apply the steps to the graph's constants. statistics: of `graph`."""
     for step in steps:
         if step == "equalise":
             from edgekit_converters.targets.equalise import equalise_channels
@@ -282,14 +283,14 @@ def round_weights(
 
 
 def restore_layers(refined: Graph, exact: Graph, layers: Collection[str]) -> Graph:
-    """`refined`, with weights and biases of those layers as they are in `exact`."""
+    """Return `refined` with those layers' weights and biases taken from `exact`."""
     kept = [name for layer in exact.layers if layer.name in layers for name in (layer.weight, layer.bias)]
     values = {name: exact.constant(name) for name in kept if name is not None}
     return refined.with_constants(values) if values else refined
 
 
 def _own_bias(graph: Graph, layer: Layer, shared: Collection[str]) -> str | None:
-    """The bias, if it is this layer's alone and has one number an output channel."""
+    """Return the bias if no other layer shares it and it has one number per channel."""
     if layer.bias is None or layer.bias in shared or layer.weight is None or layer.weight_axis is None:
         return None
     channels = graph.constant(layer.weight).shape[layer.weight_axis]

@@ -35,12 +35,12 @@ from edgekit_converters.recipe.artifact import (
 from edgekit_converters.recipe.conversion_errors import ConversionError, MissingToolsError, one_line
 from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
 from edgekit_converters.recipe.progress import Progress, silent
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.shapes import graph_names
 from edgekit_converters.sources.source_model import SourceModel
+from edgekit_converters.sources.tensorflow_source import TracedSource
 from edgekit_converters.sources.tflite_source import TfliteModel
 from edgekit_converters.sources.torch_source import TorchSource, flatten_outputs
-from edgekit_converters.sources.traced import TracedSource
 from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.system.errors import EdgekitError, install_command
@@ -52,7 +52,7 @@ _LAYOUTS = {(0, 2, 1), (0, 3, 1, 2), (0, 2, 3, 1), (0, 4, 1, 2, 3), (0, 2, 3, 4,
 
 
 def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1) -> FloatModel:
-    """The source as float .tflite with a fixed batch.
+    """Convert the source to float .tflite with a fixed batch.
 
     batch: items at once; more than 1 only for sources whose batch is free.
 
@@ -75,7 +75,7 @@ def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1
             do="Save it with a free batch axis",
         )
     else:
-        network = TensorFlowNetwork(source.call, list(source.variables), tools=tuple(source.tools))
+        network = source.network
     data, names = _convert(tf, source, network, batch), (graph_names(source.inputs), graph_names(source.outputs))
     return _described(source, data, *names, tool_versions((*_TOOLS, *network.tools)), network.transposed)
 
@@ -88,7 +88,7 @@ def _described(
     tools: dict[str, str],
     transposed: frozenset[str],
 ) -> FloatModel:
-    """inputs, outputs: the file's name of each, in the source's order."""
+    """Describe the converted file. inputs, outputs: its names, in the source's order."""
     model = tfl.read(data)
     # an interpreter lists several outputs in another order than the signature
     graph, [signature] = model.subgraphs[0], model.signatureDefs
@@ -173,13 +173,12 @@ def _as_it_is(source: TfliteModel, batch: int) -> FloatModel:
         )
     model = tfl.read(data)
     foreign = [
-        (tfl.op_of(model, operator), tfl.layer_of(graph, operator))
-        for graph in model.subgraphs
-        for operator in graph.operators
+        (op.removeprefix("Flex"), tfl.layer_of(graph, operator))
+        for graph, operator, op in tfl.operators(model)
         if model.operatorCodes[operator.opcodeIndex].customCode
     ]
     if foreign:
-        raise _foreign([(op.removeprefix("Flex"), name) for op, name in foreign], where)
+        raise _foreign(foreign, where)
     inputs, outputs = (tuple(spec.name for spec in specs) for specs in (source.inputs, source.outputs))
     return FloatModel("tflite", data, inputs, outputs, {}, transposes=_transposes(model))
 
@@ -190,7 +189,7 @@ def _names_in_order(tensors: Iterable[int], ends: Iterable[Any]) -> list[str]:
         name, index = bytes(end.name).decode(), int(end.tensorIndex)
         if index in by_index:
             raise ConversionError(
-                f"'{name}' and '{by_index[index]}' are one tensor in the artifact",
+                f"'{name}' and '{by_index[index]}' are the same tensor in the artifact",
                 do="Return the value once from the original model",
             )
         by_index[index] = name
@@ -198,7 +197,7 @@ def _names_in_order(tensors: Iterable[int], ends: Iterable[Any]) -> list[str]:
 
 
 def _transposes(model: Any) -> int:
-    """How many TRANSPOSE operators move computed values from one layout to the other."""
+    """Count TRANSPOSE operators that change the layout of computed values."""
     graph = model.subgraphs[0]
     found = 0
     for operator in graph.operators:
@@ -211,7 +210,7 @@ def _transposes(model: Any) -> int:
 
 
 def _foreign(operators: Sequence[tuple[str, str]], where: str) -> ConversionError:
-    """operators: with the layer of each, if known."""
+    """Return the error for unsupported operators, each with its layer if known."""
     shown = ", ".join(f"{op} in '{layer}'" if layer else op for op, layer in operators[:5])
     more = f" and {len(operators) - 5} more" if len(operators) > 5 else ""
     return ConversionError(f"TFLite has no kernel for {shown}{more}", where=where, do=_INSTEAD)
@@ -221,7 +220,7 @@ _TORCH_INSTEAD = "Choose onnx-int8-qdq or onnx-f32, or replace the operator that
 
 
 def available() -> bool:
-    """True when the `torch-tflite` extra is installed."""
+    """Whether the `torch-tflite` extra is installed."""
     return importlib.util.find_spec("litert_torch") is not None
 
 
@@ -237,7 +236,7 @@ def _traced(source: TorchSource, batch: int, transposed: frozenset[str]) -> byte
             where=where,
             do="Export it with a free batch axis",
         )
-    arrays = onnx_graph.proof_inputs(source, max(onnx_graph.PROOFS // batch, 1) * batch)
+    arrays = float_onnx.proof_inputs(source, max(float_onnx.PROOFS // batch, 1) * batch)
     fed = [
         np.ascontiguousarray(transposed_pixels(array, spec)) if spec.name in transposed else array
         for array, spec in zip(arrays, source.inputs, strict=True)
@@ -253,7 +252,7 @@ def _traced(source: TorchSource, batch: int, transposed: frozenset[str]) -> byte
         answers = map(np.concatenate, zip(*parts, strict=True))
         got = dict(zip((spec.tensor for spec in engine.outputs), answers, strict=True))
     for wanted, spec in zip(source.predict(arrays), source.outputs, strict=True):
-        if all(onnx_graph.agreement(values, wanted) for values in got.values()):
+        if all(float_onnx.agreement(values, wanted) for values in got.values()):
             raise ConversionError(
                 f"litert-torch's network gives other answers than the original for the output '{spec.name}'",
                 where=where,
@@ -263,13 +262,13 @@ def _traced(source: TorchSource, batch: int, transposed: frozenset[str]) -> byte
 
 
 def _convert_torch(source: TorchSource, transposed: Sequence[bool], fed: Sequence[NDArray[Any]]) -> bytes:
-    """transposed: the inputs that come as NHWC. fed: an example of each."""
+    """Run litert-torch. transposed: inputs given as NHWC. fed: an example of each."""
     with quiet():
         import litert_torch  # type: ignore[import-not-found,unused-ignore]
         import torch
 
     class Positional(torch.nn.Module):  # type: ignore[misc,unused-ignore]
-        """The network with its pictures in NHWC and its outputs in a tuple."""
+        """The network with NHWC pictures and a tuple of outputs."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -292,7 +291,7 @@ def _convert_torch(source: TorchSource, transposed: Sequence[bool], fed: Sequenc
 
 
 def _readable(data: bytes) -> bytes:
-    """The file without litert-torch's note on constants, and with a name for each layer.
+    """Remove litert-torch's note on constants and give each layer a name.
 
     The note hides weights from TensorFlow's quantizer. All layers are named after the Python class that was traced:
     here after their operators.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgekit_converters.data.statistics import Statistics
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.formats import tflite_file as tflite
-from edgekit_converters.formats.grid import come_from_float16, fits_float16
+from edgekit_converters.formats.grid import come_from_float16, fits_float16, symmetric
 from edgekit_converters.formats.tflite_file import schema as tflite_schema
 from edgekit_converters.formats.workload import read_workload, uncounted_operations
 from edgekit_converters.recipe.artifact import FloatModel, QuantizationPlan, Recipe
@@ -25,14 +25,14 @@ from edgekit_converters.recipe.conversion_errors import ConversionError
 
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None = None) -> bytes:
-    """statistics: of the tensors of `model.data`, needed by recipes with `needs_calibration`.
+    """Carry out a recipe. statistics: of `model.data`, for recipes that calibrate.
 
     Raises ConversionError, naming operators and layers, if the recipe cannot be carried out.
     """
     if recipe.needs_calibration:
         if statistics is None:
             raise ConversionError(
-                "an int8 recipe needs calibration data and there is none",
+                "an int8 recipe needs calibration data, and none was given",
                 where=recipe.name,
                 do="Pass a calibration set: --calibration DIR",
             )
@@ -49,11 +49,11 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
 
 
 def check_possible(model: FloatModel, recipe: Recipe) -> None:
-    """Raises ConversionError if nothing multiplies, so that integers would save no time."""
+    """Raise ConversionError if nothing multiplies, so that integers save no time."""
     counted = read_workload("tflite", model.data, "float32").macs
     if not counted and not uncounted_operations("tflite", model.data):
         raise ConversionError(
-            "not one of the model's operators multiplies by weights, which is what integers make faster",
+            "none of the model's operators multiplies by weights, which is what integers make faster",
             where=recipe.name,
             do="Choose tflite-f32",
         )
@@ -64,7 +64,8 @@ _SMALLEST = 1024  # numbers: smaller kernels stay in float, as TensorFlow's conv
 
 @dataclass(frozen=True)
 class _Kernel:
-    """place: where the operator keeps its kernel.
+    """How an operator's kernel is quantized.
+    place: where the operator keeps its kernel.
     axis: of its output channels, None for one scale for all of it.
     version: of the operator with 8-bit weights and float activations.
     """
@@ -102,7 +103,7 @@ def dynamic(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
 
 @dataclass
 class _KernelWriter:
-    """Quantizes the kernels of one subgraph; a shared kernel is written once a form.
+    """Quantizes the kernels of one subgraph; shared kernels stay shared.
 
     done: (tensor, axis) -> the tensor that holds it in 8 bits.
     """
@@ -117,17 +118,13 @@ class _KernelWriter:
             # looks up in 8 bits, then dequantizes what was found into the tensor that was there before
             if not self._heavy(self.graph.tensors[operator.inputs[0]]):
                 return
-            schema = tflite_schema()
             tfl.set_input(operator, 0, self._eight_bits(int(operator.inputs[0]), None))
             operator.opcodeIndex = tfl.code(self.model, "GATHER", 2)
             table, found = self.graph.tensors[operator.inputs[0]], int(operator.outputs[0])
-            small = _copy(schema, self.graph.tensors[found], "/int8")
+            small = tfl.copied(self.graph.tensors[found], "/int8")
             small.type, small.quantization = table.type, table.quantization
-            self.graph.tensors.append(small)
-            operator.outputs = [len(self.graph.tensors) - 1]
-            back = schema.OperatorT()
-            back.opcodeIndex = tfl.code(self.model, "DEQUANTIZE", 2)
-            back.inputs, back.outputs = list(operator.outputs), [found]
+            operator.outputs = [tfl.add_tensor(self.graph, small)]
+            back = tfl.new_operator(self.model, "DEQUANTIZE", 2, operator.outputs[0], found)
             self.graph.operators.insert(self.graph.operators.index(operator) + 1, back)
             return
         kernel = _KERNELS.get(op)
@@ -153,33 +150,19 @@ class _KernelWriter:
 
     def _eight_bits(self, index: int, axis: int | None) -> int:
         if (index, axis) not in self.done:
-            schema, tensor = tflite_schema(), self.graph.tensors[index]
-            values, scales = symmetric(tfl.constant(self.model, tensor), axis)
+            values, scales = symmetric(tfl.constant(self.model, self.graph.tensors[index]), axis)
             # The float tensor is dropped unless something else reads it, so its name is free.
-            small = _copy(schema, tensor)
-            small.type, small.buffer = schema.TensorType.INT8, tfl.add_constant(self.model, values)
-            small.quantization = schema.QuantizationParametersT()
-            small.quantization.scale = scales
-            small.quantization.zeroPoint = np.zeros(len(scales), np.int64)
-            small.quantization.quantizedDimension = axis or 0
-            self.graph.tensors.append(small)
-            self.done[index, axis] = len(self.graph.tensors) - 1
+            self.done[index, axis] = _integers(self.model, self.graph, index, values, scales.reshape(-1), axis or 0)
         return self.done[index, axis]
 
 
-def symmetric(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """int8 of -127..127, and its scale (largest magnitude / 127), for each of `axis` or for all."""
-    others = tuple(i for i in range(values.ndim) if i != axis)
-    largest = np.abs(values).max(axis=others if axis is not None else None, keepdims=True)
-    scales = np.where(largest > 0, largest / 127.0, 1.0).astype(np.float32)
-    return np.clip(np.rint(values / scales), -127, 127).astype(np.int8), scales.reshape(-1)
-
-
-def _copy(schema: Any, tensor: Any, suffix: str = "") -> Any:
-    made = schema.TensorT()
-    made.shape, made.shapeSignature, made.hasRank = tensor.shape, tensor.shapeSignature, tensor.hasRank
-    made.type, made.name = tensor.type, tensor.name + suffix.encode() if suffix else tensor.name
-    return made
+def _integers(model: Any, graph: Any, index: int, values: NDArray[Any], scales: NDArray[Any], axis: int = 0) -> int:
+    """Add a tensor of the same name with these integers."""
+    made = tfl.copied(graph.tensors[index])
+    made.type = getattr(tflite_schema().TensorType, values.dtype.name.upper())
+    made.buffer = tfl.add_constant(model, values)
+    made.quantization = tfl.quantization(scales, axis)
+    return tfl.add_tensor(graph, made)
 
 
 _LARGEST = float(np.finfo(np.float16).max)
@@ -188,7 +171,7 @@ _LEFT = frozenset({"WHILE", "IF", "CALL", "CALL_ONCE", "VAR_HANDLE", "ASSIGN_VAR
 
 
 def halves(data: bytes) -> bytes:
-    """The file with weights in 16 bits if those hold them exactly; the answers are the same."""
+    """Store weights in 16 bits where that is exact; the answers stay the same."""
     graph = tflite.read(data).main
     constants = [tensor for tensor in graph.tensors if tensor.constant and tensor.dtype == "FLOAT32"]
     narrow = come_from_float16(tflite.stored_values(data, one) for one in constants)
@@ -204,7 +187,7 @@ def float16(data: bytes, float_layers: frozenset[str] = frozenset(), *, exact: b
     float_layers: names of layers (of their first output) whose constants stay in 32 bits.
     exact: so do those that 16 bits do not hold exactly.
     """
-    model, schema = tfl.read(data), tflite_schema()
+    model = tfl.read(data)
     graph = model.subgraphs[0]
     found: dict[int, None] = {}  # float constants in the order in which ordinary operators read them first
     left = {int(index) for index in graph.outputs}
@@ -226,14 +209,10 @@ def float16(data: bytes, float_layers: frozenset[str] = frozenset(), *, exact: b
             continue
         if tensor.buffer not in buffers:
             buffers[tensor.buffer] = tfl.add_constant(model, values.astype(np.float16))
-        half = _copy(schema, tensor, "/float16")
-        half.type, half.buffer = schema.TensorType.FLOAT16, buffers[tensor.buffer]
-        graph.tensors.append(half)
+        half = tfl.copied(tensor, "/float16")
+        half.type, half.buffer = tflite_schema().TensorType.FLOAT16, buffers[tensor.buffer]
         tensor.buffer = 0
-        operator = schema.OperatorT()
-        operator.opcodeIndex = tfl.code(model, "DEQUANTIZE", 3)
-        operator.inputs, operator.outputs = [len(graph.tensors) - 1], [index]
-        widened.append(operator)
+        widened.append(tfl.new_operator(model, "DEQUANTIZE", 3, tfl.add_tensor(graph, half), index))
     graph.operators = widened + list(graph.operators)
     tfl.compact(model)
     return tfl.write(model)
@@ -244,7 +223,7 @@ _CLAIM = b"min_runtime_version"
 
 
 def per_tensor_dense(data: bytes) -> bytes:
-    """A finished .tflite file with one scale for each dense layer that has one a channel.
+    """Give dense layers of a finished .tflite file one scale instead of one per channel.
 
     Runtimes without scales a channel for dense layers refuse such a file or answer wrongly. Kernels are rounded a
     second time, integer biases scaled to match, and the file's claim of its oldest runtime is dropped. Returns `data`
@@ -253,31 +232,25 @@ def per_tensor_dense(data: bytes) -> bytes:
     Raises ConversionError for weights of 4 bits.
     """
     model = tfl.read(data)
-    changed = False
-    for graph in model.subgraphs:
-        made: dict[tuple[int, str], int] = {}
-        for operator in graph.operators:
-            if tfl.op_of(model, operator) != "FULLY_CONNECTED":
-                continue
-            quantization = graph.tensors[operator.inputs[1]].quantization
-            if quantization is not None and quantization.scale is not None and len(quantization.scale) > 1:
-                _give_one_scale(model, graph, operator, made)
-                changed = True
-    if not changed:
+    dense = [(graph, operator) for graph, operator, op in tfl.operators(model) if op == "FULLY_CONNECTED"]
+    made: dict[tuple[int, int, bytes], int] = {}
+    for graph, operator in dense:
+        quantization = graph.tensors[operator.inputs[1]].quantization
+        if quantization is not None and quantization.scale is not None and len(quantization.scale) > 1:
+            _give_one_scale(model, graph, operator, made)
+    if not made:
         return data
-    for graph in model.subgraphs:  # a converter gives all dense layers the version that one of them needs
-        for operator in graph.operators:
-            if tfl.op_of(model, operator) != "FULLY_CONNECTED":
-                continue
-            if {tfl.type_of(graph.tensors[operator.inputs[place]]) for place in (0, 1)} <= {"FLOAT32", "INT8"}:
-                version = int(model.operatorCodes[operator.opcodeIndex].version)
-                operator.opcodeIndex = tfl.code(model, "FULLY_CONNECTED", min(version, _OLD))
+    for graph, operator in dense:  # a converter gives all dense layers the version that one of them needs
+        if {tfl.type_of(graph.tensors[operator.inputs[place]]) for place in (0, 1)} <= {"FLOAT32", "INT8"}:
+            version = int(model.operatorCodes[operator.opcodeIndex].version)
+            operator.opcodeIndex = tfl.code(model, "FULLY_CONNECTED", min(version, _OLD))
     model.metadata = [entry for entry in model.metadata or () if bytes(entry.name or b"") != _CLAIM]
     tfl.compact(model)
     return tfl.write(model)
 
 
-def _give_one_scale(model: Any, graph: Any, operator: Any, made: dict[tuple[int, str], int]) -> None:
+def _give_one_scale(model: Any, graph: Any, operator: Any, made: dict[tuple[int, int, bytes], int]) -> None:
+    """Give one dense layer one scale. made: (subgraph, tensor, scale) -> the new tensor."""
     source, kernel = (graph.tensors[operator.inputs[place]] for place in (0, 1))
     layer = tfl.layer_of(graph, operator)
     if tfl.type_of(kernel) != "INT8":
@@ -285,29 +258,20 @@ def _give_one_scale(model: Any, graph: Any, operator: Any, made: dict[tuple[int,
             f"the weights of '{layer}' are {tfl.type_of(kernel)}, and only int8 is given one scale",
             do="Convert the model that it was made from",
         )
+
+    def give(place: int, values: NDArray[Any], scale: NDArray[np.float32]) -> None:
+        index = int(operator.inputs[place])
+        key = (id(graph), index, scale.tobytes())
+        if key not in made:
+            made[key] = _integers(model, graph, index, values, scale)
+        tfl.set_input(operator, place, made[key])
+
     scales = np.asarray(kernel.quantization.scale, np.float32)
     values = tfl.constant(model, kernel).astype(np.float32) * scales[:, None]
     small, one = symmetric(values, None)
-    tfl.set_input(operator, 1, _again(model, graph, int(operator.inputs[1]), small, one, made))
+    give(1, small, one.reshape(-1))
     if tfl.type_of(source) != "FLOAT32" and len(operator.inputs) > 2 and operator.inputs[2] >= 0:
-        index = int(operator.inputs[2])
-        steps = np.float64(source.quantization.scale[0]) * scales.astype(np.float64)
-        bias = tfl.constant(model, graph.tensors[index])
-        step = np.float32(np.float64(source.quantization.scale[0]) * float(one[0]))
-        again = np.rint(bias * steps / float(step)).astype(bias.dtype)
-        tfl.set_input(operator, 2, _again(model, graph, index, again, np.asarray([step]), made))
-
-
-def _again(model: Any, graph: Any, index: int, values: Any, scale: Any, made: dict[tuple[int, str], int]) -> int:
-    """Another tensor of the same name and type with these values, the same one for equal scales."""
-    place = (index, np.asarray(scale, np.float32).tobytes().hex())
-    if place not in made:
-        schema, old = tflite_schema(), graph.tensors[index]
-        new = _copy(schema, old)
-        new.buffer = tfl.add_constant(model, values)
-        new.quantization = schema.QuantizationParametersT()
-        new.quantization.scale = np.asarray(scale, np.float32)
-        new.quantization.zeroPoint = np.zeros(1, np.int64)
-        graph.tensors.append(new)
-        made[place] = len(graph.tensors) - 1
-    return made[place]
+        first = np.float64(source.quantization.scale[0])
+        steps, step = first * scales.astype(np.float64), np.float32(first * float(one.reshape(-1)[0]))
+        bias = tfl.constant(model, graph.tensors[int(operator.inputs[2])])
+        give(2, np.rint(bias * steps / float(step)).astype(bias.dtype), np.asarray([step]))

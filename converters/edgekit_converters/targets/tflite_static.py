@@ -50,7 +50,7 @@ _INTEGERS = {"INT8", "INT16"}
 
 
 def static(data: bytes, recipe: Recipe, plan: QuantizationPlan, ranges: Ranges) -> bytes:
-    """ranges: of each float activation by name; a layer whose tensors have none stays in float.
+    """Quantize. ranges: of float activations by name; layers without them stay in float.
 
     Raises ConversionError naming the operators and layers that cannot be quantized, unless the recipe is mixed.
     """
@@ -79,7 +79,7 @@ def static(data: bytes, recipe: Recipe, plan: QuantizationPlan, ranges: Ranges) 
 
 
 class _Names:
-    """Names of ours for the tensors of a file, and the way back."""
+    """Replaces the file's tensor names for the quantizer, and restores them."""
 
     _OURS = re.compile(r"s(\d+)t(\d+)e(\d*)")
     _JOINED = re.compile(r"s\d+t\d+e\d*(?:;s\d+t\d+e\d*)+;?")
@@ -98,7 +98,7 @@ class _Names:
                 tensor.name = f"s{s}t{t}e".encode()
 
     def restore(self, model: Any) -> None:
-        """Give tensors their own names back.
+        """Restore the tensors' names.
 
         The quantizer numbers a second tensor of one name: the first that it kept has the name. A fused one has all
             names.
@@ -117,13 +117,13 @@ class _Names:
                     taken.add(tensor.name)
 
     def named_in(self, text: str) -> list[str]:
-        """The file's names of the layers in a message of the quantizer."""
+        """Return the layers that a message of the quantizer mentions."""
         found = dict.fromkeys(f"s{s}t{t}e" for s, t, _ in self._OURS.findall(text))
         return [self._theirs[own].decode("utf-8", "replace") for own in found if own in self._theirs]
 
 
 def _layers(model: Any) -> list[tuple[str, str]]:
-    """(name, operator) of what computes with floats in the main subgraph."""
+    """Return (name, operator) of each float layer in the main subgraph."""
     graph = model.subgraphs[0]
     found = []
     for operator in graph.operators:
@@ -162,7 +162,7 @@ def _write_ranges(model: Any, ranges: Ranges, kept: frozenset[str], *, wide: boo
 
 
 def _usable(name: str, low: float, high: float, *, wide: bool) -> tuple[float, float]:
-    """The range with 0 in it, and wide enough for a scale; (0, 1) for zeros."""
+    """Widen a range to include 0 and give it a width; (0, 1) for zeros."""
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ConversionError(
             f"'{name}' is not finite on the calibration data: {low} .. {high}",
@@ -206,7 +206,7 @@ def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names)
 
 
 def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Ranges) -> frozenset[str]:
-    """Layers that join parts of unlike ranges to an output, which would share one scale."""
+    """Return layers that join parts of unlike ranges into one output."""
     found = [join for join in joins(open_graph("tflite", data), ranges) if not join.layers <= kept]
     if recipe.mixed:
         return frozenset().union(*(join.layers for join in found))
@@ -222,7 +222,7 @@ def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Rang
 
 
 def _guards(model: Any, kept: frozenset[str]) -> frozenset[str]:
-    """Layers before a division or logarithm in `kept`: 8 bits would round away their epsilon."""
+    """Return layers that feed a division or logarithm in `kept`: 8 bits lose their epsilon."""
     graph = model.subgraphs[0]
     made = {int(index): operator for operator in graph.operators for index in operator.outputs}
     guards = set()
@@ -299,14 +299,11 @@ def integer_ends(model: Any) -> None:
     graph.outputs = [moved.get(int(index), int(index)) for index in graph.outputs]
     for old, new in moved.items():
         graph.tensors[new].name = graph.tensors[old].name
-    for signature in model.signatureDefs or ():
-        if signature.subgraphIndex == 0:
-            for end in (*(signature.inputs or ()), *(signature.outputs or ())):
-                end.tensorIndex = moved.get(int(end.tensorIndex), int(end.tensorIndex))
+    tfl.move_ends(model, 0, moved)
 
 
 def _integer_input(model: Any, graph: Any, index: int) -> int | None:
-    """The integer tensor that replaces a float input and its QUANTIZE operators, or None."""
+    """Return the integer tensor that replaces a float input and its QUANTIZE, or None."""
     if tfl.type_of(graph.tensors[index]) != "FLOAT32" or index in graph.outputs:
         return None
     readers = [op for op in graph.operators if index in op.inputs]
@@ -344,18 +341,17 @@ def finish_int16(model: Any) -> None:
                 values = tfl.constant(model, tensor).astype(np.int32) - int(zero[0])
                 tensor.buffer = tfl.add_constant(model, np.clip(values, -32768, 32767).astype(np.int16))
             tensor.quantization.zeroPoint = np.zeros_like(zero)
-        for operator in graph.operators:
-            op = tfl.op_of(model, operator)
-            if op not in _BIAS or tfl.type_of(graph.tensors[operator.outputs[0]]) != "INT16":
-                continue
-            if hasattr(operator.builtinOptions, "quantizedBiasType"):
-                operator.builtinOptions.quantizedBiasType = int64
-            if op in _VERSION:
-                operator.opcodeIndex = tfl.code(model, op, _VERSION[op])
-            place = _BIAS[op]
-            if place >= len(operator.inputs) or operator.inputs[place] < 0:
-                continue
-            bias = graph.tensors[operator.inputs[place]]
-            if tfl.type_of(bias) == "INT32":
-                bias.buffer = tfl.add_constant(model, tfl.constant(model, bias).astype(np.int64))
-                bias.type = int64
+    for graph, operator, op in tfl.operators(model):
+        if op not in _BIAS or tfl.type_of(graph.tensors[operator.outputs[0]]) != "INT16":
+            continue
+        if hasattr(operator.builtinOptions, "quantizedBiasType"):
+            operator.builtinOptions.quantizedBiasType = int64
+        if op in _VERSION:
+            operator.opcodeIndex = tfl.code(model, op, _VERSION[op])
+        place = _BIAS[op]
+        if place >= len(operator.inputs) or operator.inputs[place] < 0:
+            continue
+        bias = graph.tensors[operator.inputs[place]]
+        if tfl.type_of(bias) == "INT32":
+            bias.buffer = tfl.add_constant(model, tfl.constant(model, bias).astype(np.int64))
+            bias.type = int64

@@ -35,16 +35,15 @@ from edgekit_converters.recipe.artifact import (
     Recipe,
     Samples,
     Step,
-    artifact_from,
     feeds,
-    float_model_from,
+    from_stored,
     stored_bytes,
     transposed_shape,
 )
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_converters.recipe.progress import Progress, silent, tick
-from edgekit_converters.recipe.store import NO_STORE, StageStore, kept, key, unfinished_folder
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.recipe.store import NO_STORE, StageStore, key, remembered, unfinished_folder
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.isolated import IsolatedSource
 from edgekit_converters.sources.load import actual
 from edgekit_converters.sources.source_model import SourceModel
@@ -67,7 +66,7 @@ class QuantizerInput:
 
 
 class Workspace:
-    """The artifacts of one source; several threads may use it.
+    """The artifacts of one source. Thread-safe.
 
     samples: calibration examples, read until ranges have settled if they are `shuffled`.
     samples_digest: of the samples in their order, for the store's keys.
@@ -95,33 +94,31 @@ class Workspace:
         self._locks, self._giving = {name: RLock() for name in FORMATS}, RLock()
 
     def float_model(self, format: str, batch: int = 1) -> FloatModel:  # noqa: A002
-        """batch: of a file whose batch is fixed; others take any.
+        """Return the float model. batch: for formats with a fixed batch.
 
         Raises ConversionError if the source cannot be converted, or not with that batch.
         """
         with self._locks[format]:
             if (format, batch) not in self._models:
                 name = key("float-model", format, self._keys[0], *([batch] if batch != 1 else []))
-                found = kept(self._store, name, partial(_float_model, format))
-                if found is None:
-                    source, progress = actual(self.source), self._stages(format)
-                    self._give_items(source)
-                    if isinstance(source, IsolatedSource):
-                        progress("conversion", 0, None)
-                        stored = source.float_model(format, batch)
-                    else:
-                        stored = convert_float_model(source, format, batch, progress)
-                    self._store.put(name, stored)
-                    found = float_model_from(stored)
-                self._models[format, batch] = found
+                make = partial(self._convert, format, batch)
+                self._models[format, batch] = remembered(self._store, name, partial(_float_model, format), make)
             return self._models[format, batch]
 
+    def _convert(self, format: str, batch: int) -> bytes:  # noqa: A002
+        source, progress = actual(self.source), self._stages(format)
+        self._give_items(source)
+        if isinstance(source, IsolatedSource):
+            progress("conversion", 0, None)
+            return source.float_model(format, batch)
+        return convert_float_model(source, format, batch, progress)
+
     def _give_items(self, source: SourceModel) -> None:
-        """Give the source the items that check its conversion, if they fit it."""
+        """Give the source items to check its conversion with, if they fit."""
         with self._giving:  # both formats may be converted at once
             if self._proof is None or source.items:
                 return
-            some = list(islice(self._proof, onnx_graph.PROOFS))
+            some = list(islice(self._proof, float_onnx.PROOFS))
             wanted = [(1, *spec.shape[1:]) for spec in source.inputs]
             if some and all([array.shape for array in item] == wanted for item in some):
                 source.items[:] = [np.concatenate(arrays) for arrays in zip(*some, strict=True)]
@@ -131,22 +128,22 @@ class Workspace:
         return open_graph(format, model.data)
 
     def statistics(self, format: str) -> Statistics:  # noqa: A002
-        """Of the float model as it is. Raises ConversionError without calibration samples."""
+        """Return the float model's statistics. Raises ConversionError without samples."""
         return self.ground(format).statistics
 
     def feeds(self, format: str, samples: Samples | None = None) -> Iterator[list[NDArray[Any]]]:  # noqa: A002
-        """samples as the float model takes them, in their order; None for those of calibration."""
+        """Yield samples as the float model takes them; None for the calibration samples."""
         samples = self._samples if samples is None else samples
         if samples is None or len(samples) == 0:
             raise ConversionError(
-                "an int8 recipe needs calibration data and there is none",
+                "an int8 recipe needs calibration data, and none was given",
                 where=self.source.path.name,
                 do="Pass a calibration set: --calibration DIR",
             )
         return feeds(self.float_model(format), self.source.inputs, samples, silent)
 
     def ground(self, format: str, steps: tuple[Step, ...] = ()) -> QuantizerInput:  # noqa: A002
-        """The float model after those steps, with its statistics; made once."""
+        """Return the float model after those steps, with its statistics."""
         with self._locks[format]:
             found = self._grounds.get((format, steps))
             if found is None:
@@ -155,7 +152,7 @@ class Workspace:
             return found
 
     def check_possible(self, recipe: Recipe) -> None:
-        """Raises ConversionError if a recipe that calibrates would leave the model as it is."""
+        """Raise ConversionError if a recipe that calibrates would change nothing."""
         if recipe.needs_calibration:
             _of_target(recipe.format, "quantize", "check_possible")(self.float_model(recipe.format), recipe)
 
@@ -167,15 +164,16 @@ class Workspace:
         if recipe.finished:
             return pack_artifact(actual(self.source), recipe)
         plan = plan or self.learnt_plan(recipe) or (STATIC if recipe.needs_calibration else QuantizationPlan())
+
+        def make() -> bytes:
+            self.check_possible(recipe)
+            return self._made(recipe, plan, *self._start(recipe, plan))
+
         name = key("artifact", recipe.name, to_json(plan), *self._keys)
-        found = kept(self._store, name, partial(_artifact, recipe))
-        if found is not None:
-            return found
-        self.check_possible(recipe)
-        return self._stored(name, recipe, plan, *self._start(recipe, plan))
+        return remembered(self._store, name, partial(_artifact, recipe), make)
 
     def learnt_plan(self, recipe: Recipe) -> QuantizationPlan | None:
-        """The plan that `edgekit compress` trained the model for, or None."""
+        """Return the plan that `edgekit compress` trained the model for, or None."""
         from edgekit_converters.formats.keras_record import learnt_plan, read_record
 
         if recipe.precision != "int8" or recipe.finished or read_record(self.source.path) is None:
@@ -191,9 +189,10 @@ class Workspace:
         if recipe.format != "tflite":
             raise ConversionError("it takes any batch as it is", where=recipe.name, do="Leave --batch out")
         name = key("artifact", recipe.name, to_json(plan), *self._keys, batch)
-        found = kept(self._store, name, partial(_artifact, recipe))
-        if found is not None:
-            return found
+        make = partial(self._made_batch, recipe, plan, batch)
+        return remembered(self._store, name, partial(_artifact, recipe), make)
+
+    def _made_batch(self, recipe: Recipe, plan: QuantizationPlan, batch: int) -> bytes:
         model, (single, statistics) = self.float_model(recipe.format, batch), self._start(recipe, plan)
         if statistics is not None:
             # the refined weights of the same graph with a batch of 1
@@ -207,36 +206,28 @@ class Workspace:
                     if before is not None and after is not None:
                         values[after] = refined.constant(before)
             model = replace(model, data=graph.with_constants(values).data)
-        return self._stored(name, recipe, plan, model, statistics, batch)
+        return self._made(recipe, plan, model, statistics, batch)
 
     def trial(self, recipe: Recipe, plan: QuantizationPlan) -> bytes:
         """Make an artifact's bytes without storing them, for a search that keeps one of many."""
         return _quantized(recipe, plan, *self._start(recipe, plan))
 
     def _start(self, recipe: Recipe, plan: QuantizationPlan) -> tuple[FloatModel, Statistics | None]:
-        """What a recipe starts from; no statistics if it does not calibrate."""
+        """Return what a recipe starts from, with statistics if it calibrates."""
         if not recipe.needs_calibration:
             return self.float_model(recipe.format), None
         ground = self._with_islands(recipe.format, plan)
         return ground.model, ground.statistics
 
-    def _stored(
-        self,
-        name: str,
-        recipe: Recipe,
-        plan: QuantizationPlan,
-        model: FloatModel,
-        seen: Statistics | None,
-        batch: int = 1,
-    ) -> Artifact:
+    def _made(
+        self, recipe: Recipe, plan: QuantizationPlan, model: FloatModel, seen: Statistics | None, batch: int = 1
+    ) -> bytes:
         data = _quantized(recipe, plan, model, seen)
         artifact = describe_artifact(self.source, model, recipe, plan, data, batch)
-        artifact = replace(artifact, samples=0 if seen is None else seen.samples)
-        self._store.put(name, stored_bytes(artifact))
-        return artifact
+        return stored_bytes(replace(artifact, samples=0 if seen is None else seen.samples))
 
     def _with_islands(self, format: str, plan: QuantizationPlan) -> QuantizerInput:  # noqa: A002
-        """The refined weights, but the original ones of layers that stay in float."""
+        """Return refined weights, with the original ones for layers that stay in float."""
         from edgekit_converters.targets.rounding import restore_layers
 
         ground = self.ground(format, plan.steps)
@@ -250,12 +241,16 @@ class Workspace:
         from edgekit_converters.targets.rounding import apply
 
         first = self.ground(format)
-        name = key("refined", format, list(steps), *self._keys)
-        graph = kept(self._store, name, partial(open_graph, format))
-        if graph is None or [layer.name for layer in graph.layers] != [layer.name for layer in first.graph.layers]:
-            data = apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._stages(format)).data
-            self._store.put(name, data)
-            graph = open_graph(format, data)
+        layers = [layer.name for layer in first.graph.layers]
+
+        def read(data: bytes) -> Graph | None:
+            found = open_graph(format, data)
+            return found if [layer.name for layer in found.layers] == layers else None
+
+        def make() -> bytes:
+            return apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._stages(format)).data
+
+        graph = remembered(self._store, key("refined", format, list(steps), *self._keys), read, make)
         model = replace(first.model, data=graph.data)
         if "equalise" in steps:  # activations have other ranges now
             return self._observed(model, steps)
@@ -264,21 +259,21 @@ class Workspace:
     def _observed(self, model: FloatModel, steps: tuple[Step, ...]) -> QuantizerInput:
         graph = open_graph(model.format, model.data)
         name = key("statistics", model.format, list(steps), *self._keys)
-        statistics = kept(self._store, name, Statistics.from_bytes)
-        if statistics is None:
-            arrays = self.feeds(model.format)
+
+        def make() -> bytes:
+            arrays, progress = self.feeds(model.format), self._stages(model.format)
             assert self._samples is not None
             checkpoint = None if self._scratch is None else unfinished_folder(self._scratch, name)
             options = ObserveOptions(getattr(self._samples, "shuffled", False), checkpoint, name)
-            progress = self._stages(model.format)
-            statistics = observe(graph, arrays, len(self._samples), progress, options)
-            if statistics.settled_at is not None:
-                progress(f"ranges have settled after {statistics.settled_at} of {len(self._samples)}", 0, None)
-            self._store.put(name, statistics.to_bytes())
-        return QuantizerInput(model, graph, statistics)
+            seen = observe(graph, arrays, len(self._samples), progress, options)
+            if seen.settled_at is not None:
+                progress(f"ranges have settled after {seen.settled_at} of {len(self._samples)}", 0, None)
+            return seen.to_bytes()
+
+        return QuantizerInput(model, graph, remembered(self._store, name, Statistics.from_bytes, make))
 
     def _stages(self, format: str) -> Progress:  # noqa: A002
-        """Progress with the format's name before the stage: two formats may be converted at once."""
+        """Prefix stages with the format's name: two formats may be converted at once."""
         name = {"tflite": "TFLite", "onnx": "ONNX"}.get(format, format)
 
         def report(stage: str, done: int, total: int | None) -> None:
@@ -289,17 +284,17 @@ class Workspace:
 
 
 def _float_model(format: str, stored: bytes) -> FloatModel | None:  # noqa: A002
-    found = float_model_from(stored)
+    found = from_stored(FloatModel, stored)
     return found if found.format == format else None
 
 
 def _artifact(recipe: Recipe, stored: bytes) -> Artifact | None:
-    found = artifact_from(stored)
-    return found if found.recipe == recipe else None
+    found = from_stored(Artifact, stored)
+    return replace(found, recipe=recipe) if found.recipe == recipe else None
 
 
 def convert_float_model(source: SourceModel, format: str, batch: int, progress: Progress) -> bytes:  # noqa: A002
-    """The float model of `stored_bytes`, converted in this process. Raises ConversionError."""
+    """Convert in this process; return `stored_bytes`. Raises ConversionError."""
     make = _of_target(format, "float", "float_model")
     return stored_bytes(make(source, progress) if batch == 1 else make(source, progress, batch))
 
@@ -309,13 +304,13 @@ def _quantized(recipe: Recipe, plan: QuantizationPlan, model: FloatModel, statis
 
 
 def _of_target(format: str, module: str, function: str) -> Callable[..., Any]:  # noqa: A002
-    """A function of `{format}_{module}`, imported when it is needed."""
+    """Import a function of `{format}_{module}`."""
     found = importlib.import_module(f"edgekit_converters.targets.{format}_{module}")
     return cast(Callable[..., Any], getattr(found, function))
 
 
 def pack_artifact(source: SourceModel, recipe: Recipe) -> Artifact:
-    """A finished file as an artifact; its recipe gets the precision in which the file computes.
+    """Pack a finished file; its recipe gets the precision of the file.
 
     Raises ConversionError for other sources.
     """

@@ -20,30 +20,32 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgekit.fleet.alerts.alerts import KINDS, AlertFinding
-from edgekit.fleet.rollouts.rollout_tables import Tables
+from edgekit.fleet.alerts.alert_rules import AlertFinding
+from edgekit.fleet.alerts.rules_file import KINDS
 from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.schema import StoreTable
+from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.errors import shorten
 from edgekit_runtime.system.strict_json import load_json
 
-_SCHEMA = (
-    """CREATE TABLE IF NOT EXISTS alert (
-    id {int} PRIMARY KEY, what {text}, kind {text}, words {text}, facts {text}, opened_ms {int}, seen_ms {int},
-    cleared_ms {int}, taken_ms {int}, taken_by {text})""",
-    "CREATE TABLE IF NOT EXISTS alert_silence (what {text} PRIMARY KEY, until_ms {int})",
-    """CREATE TABLE IF NOT EXISTS alert_message (
-    alert {int}, event {text}, sink {text}, payload {text}, tries {int}, due_ms {int}, until_ms {int},
-    PRIMARY KEY (alert, event, sink))""",
-    "CREATE TABLE IF NOT EXISTS alert_told (alert {int}, sink {text}, PRIMARY KEY (alert, sink))",
-)
-"""alert_told: the receivers of an alert's opening; _HELD_BACK while it is silenced."""
-_COLUMNS = "id, what, kind, words, facts, opened_ms, seen_ms, cleared_ms, taken_ms, taken_by"
+_ALERT = StoreTable(
+    "alert", "id int, what text, kind text, words text, facts text, opened_ms int, seen_ms int, cleared_ms int, "
+    "taken_ms int, taken_by text", "id", clustered=False,
+)  # fmt: skip
+_SILENCE = StoreTable("alert_silence", "what text, until_ms int", "what", clustered=False)
+_MESSAGE = StoreTable(
+    "alert_message", "alert int, event text, sink text, payload text, tries int, due_ms int, until_ms int",
+    "alert, event, sink", clustered=False,
+)  # fmt: skip
+_TOLD = StoreTable("alert_told", "alert int, sink text", "alert, sink", clustered=False)
+"""The receivers of an alert's opening; _HELD_BACK while it is silenced."""
+_COLUMNS = ", ".join(_ALERT.columns)
 _PATIENCE_MS = 3 * 24 * 3600 * 1000
 _KEPT_MS = 90 * 24 * 3600 * 1000
 _MOST_NAME = 64
 _FIRST_PAUSE_MS, _MOST_PAUSE_MS = 5_000, 3_600_000
 _HELD_BACK = ""
-UNKNOWN = "; no answers come any more, so nothing says that it recovered"
+UNKNOWN = "; no more answers arrive, so recovery is unknown"
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,17 @@ class Message:
 
 
 class AlertTables:
-    def __init__(self, store: Tables) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
         with store.writing() as batch:
-            batch.define(*_SCHEMA)
+            batch.define(*(table.create() for table in (_ALERT, _SILENCE, _MESSAGE, _TOLD)))
 
     def take(
         self, findings: Sequence[AlertFinding], sinks: Sequence[str], now_ms: int, unknown: Collection[str] = ()
     ) -> list[Alert]:
-        """Open what is new, refresh what lasts, clear what is over. Returns what was opened.
+        """Open new alerts, refresh active ones, clear others. Returns those opened.
 
-        unknown: keys of alerts that, where they are over, ended for want of data.
+        unknown: keys whose data ended, so that their recovery is unknown.
         """
         with self._store.writing() as batch:
             lasting = {
@@ -122,9 +124,9 @@ class AlertTables:
                     continue
                 ((number,),) = batch.execute("SELECT coalesce(max(id), 0) + 1 FROM alert").fetchall()
                 alert = Alert(int(number), one.key, one.kind, one.text, dict(one.facts), now_ms, now_ms)
+                facts = json.dumps(alert.facts)
                 batch.execute(
-                    f"INSERT INTO alert ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '')",
-                    (alert.id, alert.key, alert.kind, alert.text, json.dumps(alert.facts), now_ms, now_ms),
+                    _ALERT.insert(), (alert.id, alert.key, alert.kind, alert.text, facts, now_ms, now_ms, 0, 0, "")
                 )
                 opened.append(alert)
                 self._notify_opened(batch, alert, sinks, silent, now_ms)
@@ -146,29 +148,25 @@ class AlertTables:
     def _notify_opened(
         self, batch: Any, alert: Alert, sinks: Sequence[str], silent: Sequence[str], now_ms: int
     ) -> None:
-        """Notify every receiver, unless the alert is silenced, and remember them."""
+        """Notify every receiver unless the alert is silenced, and record them."""
         quiet = any(what in (alert.kind, alert.key) for what in silent)
         batch.execute("DELETE FROM alert_told WHERE alert = ?", (alert.id,))
-        for sink in [_HELD_BACK] if quiet else sinks:
-            batch.execute("INSERT INTO alert_told VALUES (?, ?)", (alert.id, sink))
+        batch.many(_TOLD.insert(), [(alert.id, sink) for sink in ([_HELD_BACK] if quiet else sinks)])
         if not quiet:
             self._notify(batch, alert, "opened", sinks, now_ms)
 
     def _notify(self, batch: Any, alert: Alert, event: str, sinks: Sequence[str], now_ms: int) -> None:
-        for sink in sinks:
-            batch.execute(
-                "INSERT INTO alert_message VALUES (?, ?, ?, ?, 0, ?, ?)",
-                (alert.id, event, sink, json.dumps(alert.as_json(event)), now_ms, now_ms + _PATIENCE_MS),
-            )
+        text = json.dumps(alert.as_json(event))
+        rows = [(alert.id, event, sink, text, 0, now_ms, now_ms + _PATIENCE_MS) for sink in sinks]
+        batch.many(_MESSAGE.insert(), rows)
 
     def sinks(self, now_ms: int) -> builtins.list[str]:
-        """Receivers to which something is to be sent now."""
+        """Receivers with messages to send now."""
         rows = self._store.select("SELECT DISTINCT sink FROM alert_message WHERE due_ms <= ? ORDER BY sink", (now_ms,))
         return [sink for (sink,) in rows]
 
     def due(self, now_ms: int, sink: str | None = None, most: int = 20) -> builtins.list[Message]:
-        """What is to be sent now, to one receiver or to any.
-        That an alert is over only when it took that it began."""
+        """Messages to send now, to one receiver or any; `cleared` only after `opened` was accepted."""
         rows = self._store.select(
             "SELECT alert, event, sink, payload, tries FROM alert_message AS m WHERE due_ms <= ? AND "
             f"{'1 = 1' if sink is None else 'sink = ?'} AND NOT (event = 'cleared' AND EXISTS "
@@ -179,8 +177,7 @@ class AlertTables:
         return [Message(*row) for row in rows]
 
     def settle(self, results: Sequence[tuple[Message, bool]], now_ms: int) -> None:
-        """Forget each message that its receiver took.
-        Where it did not take one, all of its messages wait."""
+        """Delete accepted messages. A receiver that did not accept one is retried later."""
         with self._store.writing() as batch:
             for message, taken in results:
                 if taken:
@@ -200,31 +197,34 @@ class AlertTables:
         rows = self._store.select(f"SELECT {_COLUMNS} FROM alert {where} ORDER BY id DESC LIMIT ?", (limit,))
         return [_alert(row) for row in rows]
 
+    def ended(self, since_ms: int) -> set[str]:
+        """Keys of alerts that ended since then."""
+        return {key for (key,) in self._store.select("SELECT what FROM alert WHERE cleared_ms > ?", (since_ms,))}
+
     def lasting(self, limit: int = 200) -> builtins.list[Alert]:
-        """What is wrong now: what is wrong with many boards before single ones, the latest first."""
+        """Active alerts: those of many boards first, then the latest."""
         return sorted(self.list(limit=limit), key=lambda alert: "device" in alert.facts)
 
     def acknowledge(self, number: int, who: str, now_ms: int) -> Alert:
-        """Raises FleetError where there is none."""
+        """Raises FleetError if it does not exist."""
         with self._store.writing() as batch:
             changed = batch.execute(
                 "UPDATE alert SET taken_ms = ?, taken_by = ? WHERE id = ?", (now_ms, shorten(who, _MOST_NAME), number)
             ).rowcount
         if not changed:
-            raise FleetError(f"there is no alert {number}", do="List them: edgekit fleet alerts")
+            raise FleetError(f"no such alert: {number}", do="List them: edgekit fleet alerts")
         (row,) = self._store.select(f"SELECT {_COLUMNS} FROM alert WHERE id = ?", (number,))
         return _alert(row)
 
     def silence(self, what: str, until_ms: int) -> None:
-        """what: a kind, or the key of one alert. Raises FleetError for neither."""
+        """what: a kind or an alert's key. Raises FleetError for anything else."""
         if what not in KINDS and what.partition(":")[0] not in KINDS:
-            raise FleetError(f"{what!r:.60} is no kind of alert", do=f"Known: {', '.join(KINDS)}; or an alert's key")
+            raise FleetError(f"unknown kind of alert {what!r:.60}", do=f"Known: {', '.join(KINDS)}, or an alert's key")
         with self._store.writing() as batch:
-            batch.execute("DELETE FROM alert_silence WHERE what = ?", (what,))
-            batch.execute("INSERT INTO alert_silence VALUES (?, ?)", (what, until_ms))
+            batch.execute(_SILENCE.write(), (what, until_ms))
 
     def silences(self, now_ms: int) -> builtins.list[tuple[str, int]]:
-        """(kind or key, until when), the longest last."""
+        """(kind or key, end), sorted by end."""
         rows = self._store.select(
             "SELECT what, until_ms FROM alert_silence WHERE until_ms > ? ORDER BY until_ms", (now_ms,)
         )

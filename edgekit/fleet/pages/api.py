@@ -14,8 +14,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,11 +24,12 @@ from starlette.responses import Response  # noqa: TID253
 from starlette.routing import Route  # noqa: TID253
 
 from edgekit.fleet.alerts.alert_tables import AlertTables
-from edgekit.fleet.pages.charts import RANGES, ListQuery, mean_ms, range_of
-from edgekit.fleet.pages.numbers import whole_number
+from edgekit.fleet.pages.charts import mean_ms
+from edgekit.fleet.pages.lists import RANGES, ListQuery, range_of, whole_number
 from edgekit.fleet.pages.show import conditions, shown
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
-from edgekit.fleet.store.store import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, Store
+from edgekit.fleet.store.records import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, now_ms
+from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
 MOST = 10_000
@@ -37,8 +37,8 @@ _USUAL = 1000
 _RESOLUTIONS: Mapping[str, Resolution] = {"1h": "5m", "6h": "5m", "1d": "15m", "7d": "1h", "14d": "1h"}
 _ROLLUP = (
     "start_ms", "length_ms", "model", "version", "profile", "boards", "windows", "n", "rate", "errors", "hits",
-    "misses", "host", "over", "blocked", "compared", "differed", "clipped", "values", "p50", "p95", "p99", "temp",
-    "cpu", "mem", "psi",
+    "misses", "host", "over", "blocked", "compared", "differed", "clipped", "values", "dropped", "p50", "p95", "p99",
+    "temp", "cpu", "mem", "psi",
 )  # fmt: skip
 _INDEX = {
     "devices": "boards: q, state, site, group, model, version, profile, sort, limit, offset",
@@ -48,15 +48,21 @@ _INDEX = {
     "history": "roll-ups of all boards by model, version and profile: model, version, profile, range",
     "events": "what happened, the latest first: device, kind, before, limit",
     "alerts": "alerts, the latest first; cleared_ms is 0 while one lasts",
-    "rollouts": "roll-outs, the latest first: plan, and how each stands",
+    "rollouts": "roll-outs, the latest first, with plan and state",
     "totals": "sums of the fleet",
 }
 
 
-class FleetApi:
-    """routes: for the server. Every one has a twin that ends with `.csv`, except single objects."""
+_Found = tuple[list[dict[str, Any]], dict[str, Any]]
+"""Rows, and the fields next to them."""
 
-    def __init__(self, store: Store, alerts: AlertTables | None = None, rollouts: RolloutTables | None = None) -> None:
+
+class FleetApi:
+    """routes: for the server. All but single objects also come as `.csv`."""
+
+    def __init__(
+        self, store: SqlStore, alerts: AlertTables | None = None, rollouts: RolloutTables | None = None
+    ) -> None:
         self._store, self._alerts_of, self._rollouts_of = store, alerts, rollouts
         tables = {
             "devices": self._devices, "devices/{name}/history": self._device_history, "counts": self._counts,
@@ -66,8 +72,8 @@ class FleetApi:
         self.routes = [
             Route("/api/v1", self._index),
             Route("/api/v1/totals", self._totals),
-            *(Route(f"/api/v1/{path}", _as_json(path, table)) for path, table in tables.items()),
-            *(Route(f"/api/v1/{path}.csv", _as_csv(path, table)) for path, table in whole.items()),
+            *(Route(f"/api/v1/{path}", _answer(path, table, as_csv=False)) for path, table in tables.items()),
+            *(Route(f"/api/v1/{path}.csv", _answer(path, table, as_csv=True)) for path, table in whole.items()),
             Route("/api/v1/devices/{name}", self._device),
         ]
 
@@ -85,15 +91,15 @@ class FleetApi:
         name = request.path_params["name"]
         return self._store.device(name) if DEVICE_ID.match(name) else None
 
-    def _devices(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _devices(self, request: Request) -> _Found:
         params = request.query_params
         limit, offset = whole_number(params.get("limit", ""), _USUAL), whole_number(params.get("offset", ""), 0)
         query = replace(ListQuery.read(params).query, limit=min(limit, MOST), offset=offset)
         rows, count = self._store.devices(query)
         return [_of_device(row) for row in rows], {"count": count}
 
-    def _all_devices(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Without a limit all of them: a file has no next page."""
+    def _all_devices(self, request: Request) -> _Found:
+        """All rows unless limited: a file has no next page."""
         if "limit" in request.query_params:
             return self._devices(request)
         query = replace(ListQuery.read(request.query_params).query, limit=MOST, offset=0)
@@ -105,7 +111,7 @@ class FleetApi:
             if not rows or query.offset >= count:
                 return found, {"count": count}
 
-    def _device_history(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
+    def _device_history(self, request: Request) -> _Found | None:
         row = self._find(request)
         if row is None:
             return None
@@ -113,14 +119,14 @@ class FleetApi:
         resolution: Resolution = "15m" if span == "6h" else _RESOLUTIONS[span]
         return [_of_rollup(one) for one in self._store.device_history(row.id, _since(span), resolution)], {}
 
-    def _history(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _history(self, request: Request) -> _Found:
         params = request.query_params
         span = range_of(params)
         model, version, profile = (params.get(name) for name in ("model", "version", "profile"))
         found = self._store.history(model, version, profile, _since(span), _RESOLUTIONS[span])
         return [_of_rollup(one) for one in found], {}
 
-    def _counts(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _counts(self, request: Request) -> _Found:
         by = request.query_params.get("by")
         grouped: GroupBy | None = by if by in GROUPS else None  # type: ignore[assignment]
         names = GROUPS[grouped] if grouped is not None else ()
@@ -134,41 +140,31 @@ class FleetApi:
             for count in found
         ], {}
 
-    def _events(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _events(self, request: Request) -> _Found:
         params = request.query_params
         device, kind = params.get("device") or None, params.get("kind")
         before = whole_number(params.get("before", ""), 0) or None
         limit = min(whole_number(params.get("limit", ""), _USUAL), MOST)
         return [asdict(event) for event in self._store.events(device, limit, (kind,) if kind else (), before)], {}
 
-    def _alerts(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _alerts(self, request: Request) -> _Found:
         found = self._alerts_of.list(active=False, limit=MOST) if self._alerts_of is not None else []
         return [asdict(alert) for alert in found], {}
 
-    def _rollouts(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _rollouts(self, request: Request) -> _Found:
         found = self._rollouts_of.all() if self._rollouts_of is not None else []
         return [asdict(rollout) for rollout in found], {}
 
 
-def _as_json(path: str, table: Any) -> Any:
+def _answer(path: str, table: Callable[[Request], _Found | None], *, as_csv: bool) -> Any:
     name = path.rpartition("/")[2]
 
     async def answer(request: Request) -> Response:
         found = await run_in_threadpool(table, request)
         if found is None:
             return _json({"error": "no such device"}, 404)
-        return _json({**found[1], name: found[0]})
-
-    return answer
-
-
-def _as_csv(path: str, table: Any) -> Any:
-    name = path.rpartition("/")[2]
-
-    async def answer(request: Request) -> Response:
-        found = await run_in_threadpool(table, request)
-        if found is None:
-            return _json({"error": "no such device"}, 404)
+        if not as_csv:
+            return _json({**found[1], name: found[0]})
         headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
         return Response(await run_in_threadpool(_csv, found[0]), media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -201,7 +197,7 @@ def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _cell(value: Any) -> Any:
-    """A spreadsheet would compute what begins like a formula."""
+    """Quote text that a spreadsheet would run as a formula."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -224,4 +220,4 @@ def _of_rollup(rollup: Rollup) -> dict[str, Any]:
 
 
 def _since(span: str) -> int:
-    return int(time.time() * 1000) - RANGES[span]
+    return now_ms() - RANGES[span]

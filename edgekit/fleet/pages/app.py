@@ -2,10 +2,10 @@
 
 Rules:
 - pages read device rows and roll-ups, never raw windows, and never block the event loop;
-- filters, order and pages are the store's work, and stand in the address;
+- the store filters, sorts and pages; the address has the parameters;
 - everything that a board said is text: autoescape is on, what cannot be seen is shown escaped, and the content security
   policy allows no script but ours;
-- it works offline: the plotting script comes out of the installed plotly wheel;
+- it works offline: charts are drawn here, and no script or style comes from elsewhere;
 - what changes something is a form with the viewer's token.
 
     app = make_app(store, Facts(lambda: ingest.refused, lambda: {"connected": True}, "mqtt://127.0.0.1"))
@@ -13,8 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import importlib.util
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +25,6 @@ from starlette.exceptions import HTTPException  # noqa: TID253
 from starlette.middleware import Middleware  # noqa: TID253
 from starlette.requests import Request  # noqa: TID253
 from starlette.responses import (  # noqa: TID253
-    FileResponse,
     HTMLResponse,
     JSONResponse,
     RedirectResponse,
@@ -40,16 +37,16 @@ from starlette.staticfiles import StaticFiles  # noqa: TID253
 from edgekit.fleet.alerts.alert_tables import Alert, AlertTables
 from edgekit.fleet.pages.access import SESSION_S, Access, TooManyError, Viewer, read_form
 from edgekit.fleet.pages.api import FleetApi
-from edgekit.fleet.pages.charts import PAGE, RANGES, ListQuery, compare, device_series, model_series, range_of
+from edgekit.fleet.pages.charts import DEVICE_CHARTS, ERRORS, compare, device_charts, finest, fleet_charts, model_charts
 from edgekit.fleet.pages.forms import AlertPages, RolloutPages
-from edgekit.fleet.pages.guard import COOKIE, Guard, Names, asking
+from edgekit.fleet.pages.guard import COOKIE, Guard, Names, address_of, asking
+from edgekit.fleet.pages.lists import PAGE, RANGES, ListQuery, range_of, whole_number
 from edgekit.fleet.pages.live import Live, Part, in_every_state
 from edgekit.fleet.pages.metrics import FleetMetrics
-from edgekit.fleet.pages.numbers import whole_number
-from edgekit.fleet.pages.show import FILTERS, TABLES, WORDS, lag_s, shown, shown_in
+from edgekit.fleet.pages.show import FILTERS, TABLES, WORDS, lag_s, shown
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
-from edgekit.fleet.store.store import GROUPS, STATES, Event, FleetDevice, Query, Resolution, Store, Totals
-from edgekit_runtime.system.errors import MissingExtraError
+from edgekit.fleet.store.records import GROUPS, STATES, Event, FleetDevice, Query, Resolution, Totals, now_ms
+from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.telemetry.metrics import CONTENT_TYPE
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
@@ -58,6 +55,7 @@ _SIGN_IN = "sign in"
 _NOBODY = Viewer("", "")
 """For what is drawn for all viewers alike."""
 _EVENTS = 100
+CURVES_MS = 20_000
 _GROUPS = {
     "model": "model and version", "build": "model, version and profile", "profile": "profile", "site": "site",
     "group": "group",
@@ -70,7 +68,7 @@ EVENT_KINDS = (
 
 @dataclass(frozen=True)
 class Facts:
-    """What the pages ask of the server.
+    """What the pages show of the server.
 
     refused: payloads by word.
     health: a few figures.
@@ -84,26 +82,22 @@ class Facts:
 
 
 def make_app(
-    store: Store, facts: Facts, access: Access | None = None, names: Names | None = None,
+    store: SqlStore, facts: Facts, access: Access | None = None, names: Names | None = None,
     more: Sequence[BaseRoute] = (), rollouts: RolloutTables | None = None,
     alerts: AlertTables | None = None,
 ) -> Starlette:  # fmt: skip
     """access: None lets everybody in.
-    more: routes of other rooms. `app.state.live.close()` ends the streams.
-
-    Raises MissingExtraError without plotly's script.
-    """
+    more: routes of other rooms. `app.state.live.close()` ends the streams."""
     access = access or Access.open()
     menu = [("/alerts", "Alerts")] * (alerts is not None) + [("/rollouts", "Roll-outs")] * (rollouts is not None)
     pages = _Pages(store, facts, access, menu, alerts)
     routes: list[BaseRoute] = [
         Route("/", pages.fleet),
         Route("/device/{name}", pages.device),
-        Route("/device/{name}/series", pages.series),
+        Route("/device/{name}/charts", pages.device),
         Route("/device/{name}/forget", pages.forget, methods=["POST"]),
         Route("/models", pages.models),
         Route("/model", pages.model),
-        Route("/model/series", pages.model_series),
         Route("/events", pages.events),
         Route("/health", pages.health),
         Route("/stream", pages.stream_fleet),
@@ -119,8 +113,7 @@ def make_app(
         *(AlertPages(alerts, access, pages.render, pages.stream_part).routes if alerts is not None else ()),
         *(RolloutPages(rollouts, access, pages.render, pages.stream_part).routes if rollouts is not None else ()),
         *more,
-        Route("/static/plotly.min.js", pages.plotly),
-        Mount("/static", StaticFiles(directory=_HERE / "static")),
+        Mount("/static", StaticFiles(directory=_HERE / "static", packages=[("edgekit.charts", "static")])),
     ]
     guard = Middleware(Guard, access=access, names=names or Names())
     app = Starlette(
@@ -135,19 +128,30 @@ def front_alerts(tables: AlertTables | None) -> list[Alert]:
 
 
 class _TemplateParts:
-    """What the stream sends, written by the same templates as the pages."""
+    """Parts of the stream, from the same templates as the pages."""
 
-    def __init__(self, jinja: Environment, store: Store, facts: Facts, alerts: AlertTables | None) -> None:
+    def __init__(self, jinja: Environment, store: SqlStore, facts: Facts, alerts: AlertTables | None) -> None:
         self._jinja, self._store, self._facts, self._alerts = jinja, store, facts, alerts
         self._parts: Any = jinja.get_template("parts.html").module
+        self._curves: tuple[int, Any] = (0, "")
 
     def row(self, row: FleetDevice) -> str:
         return str(self._parts.fleet_row(row))
 
     def totals(self, totals: Totals) -> str:
-        """And the alerts, which stand below them."""
+        """The totals, with the alerts and the fleet's curves below."""
         sums = self._parts.totals(totals, dict(self._facts.refused()), dict(self._facts.health()))
-        return f"{sums}{self._parts.alerts(front_alerts(self._alerts))}"
+        return f"{sums}{self._parts.alerts(front_alerts(self._alerts))}{self.curves(totals.online)}"
+
+    def curves(self, online: int) -> Any:
+        """The last six hours of the fleet, drawn at most every CURVES_MS for all viewers."""
+        at_ms = now_ms()
+        if at_ms - self._curves[0] >= CURVES_MS:
+            found = self._store.history(None, None, None, at_ms - RANGES["6h"], "15m", stages=False)
+            if found and at_ms - found[0].start_ms < 2 * RANGES["1h"]:
+                found = self._store.history(None, None, None, found[0].start_ms, "5m", stages=False)
+            self._curves = at_ms, self._parts.curves(fleet_charts(found, online, at_ms))
+        return self._curves[1]
 
     def device(self, row: FleetDevice) -> str:
         figures = self._jinja.get_template("figures.html").render(row=row)
@@ -157,14 +161,10 @@ class _TemplateParts:
 
 class _Pages:
     def __init__(
-        self, store: Store, facts: Facts, access: Access, more: Sequence[tuple[str, str]], alerts: AlertTables | None
+        self, store: SqlStore, facts: Facts, access: Access, more: Sequence[tuple[str, str]], alerts: AlertTables | None
     ) -> None:
         self._alerts = alerts
         self._store, self._facts, self._access = store, facts, access
-        spec = importlib.util.find_spec("plotly")
-        if spec is None or not spec.submodule_search_locations:
-            raise MissingExtraError("fleet", "drawing charts")
-        self._plotly = Path(next(iter(spec.submodule_search_locations))) / "package_data" / "plotly.min.js"
         self._jinja = Environment(
             loader=FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
             finalize=shown,
@@ -190,12 +190,14 @@ class _Pages:
         return await run_in_threadpool(self._fleet, request, ListQuery.read(request.query_params))
 
     def _above(self, asked: ListQuery) -> dict[str, Any]:
-        """What stands above a list or groups."""
+        """The header of a list or of groups."""
         (counts,) = self._store.counts(None, in_every_state(asked.query))
+        return {**self._of_server(), "asked": asked, "counts": counts, "alerts": front_alerts(self._alerts)}
+
+    def _of_server(self) -> dict[str, Any]:
         return {
-            "asked": asked, "counts": counts, "totals": self._store.totals(), "refused": dict(self._facts.refused()),
+            "totals": self._store.totals(), "refused": dict(self._facts.refused()),
             "health": dict(self._facts.health()), "broker": self._facts.broker,
-            "alerts": front_alerts(self._alerts),
         }  # fmt: skip
 
     def _groups(self, asked: ListQuery) -> dict[str, Any]:
@@ -205,6 +207,8 @@ class _Pages:
         if asked.by is not None:
             return self.render(request, "groups.html", **self._groups(asked))
         values = self._above(asked)
+        front = not asked.narrowed and asked.page == 1
+        values["curves"] = self._drawn.curves(values["totals"].online) if front else ""
         rows, count = self._store.devices(asked.query)
         pages = max(1, -(-count // PAGE))
         if asked.page > pages:
@@ -216,22 +220,19 @@ class _Pages:
         row = await self._find(request)
         if row is None:
             return await self.missing(request, None)
-        events = await run_in_threadpool(self._store.events, row.id, 30)
-        return self.render(request, "device.html", row=row, events=events, range=range_of(request.query_params))
+        values = await run_in_threadpool(self._of_device, row, range_of(request.query_params))
+        part = request.url.path.endswith("/charts")  # which the page's script asks for again
+        return self.render(request, "device-charts.html" if part else "device.html", **values)
 
-    async def series(self, request: Request) -> Response:
-        row = await self._find(request)
-        if row is None:
-            return JSONResponse({"error": "no such device"}, 404)
-        since = _now_ms() - RANGES[range_of(request.query_params)]
-        return JSONResponse(shown_in(await run_in_threadpool(self._series, row, since)))
-
-    def _series(self, row: FleetDevice, since_ms: int) -> dict[str, Any]:
+    def _of_device(self, row: FleetDevice, span: str) -> dict[str, Any]:
+        at_ms, events = now_ms(), self._store.events(row.id, 200)
+        since_ms = at_ms - RANGES[span]
         # about 300 points at most; five minutes are kept for an hour, a quarter for 14 days
-        length = _now_ms() - since_ms - 60_000
-        resolution: Resolution = "5m" if length <= RANGES["1h"] else "15m" if length <= RANGES["1d"] else "1h"
-        rollups = self._store.device_history(row.id, since_ms, resolution)
-        return device_series(row, rollups, self._store.events(row.id, 200), since_ms)
+        coarse = self._store.device_history(row.id, since_ms, "15m" if RANGES[span] <= RANGES["1d"] else "1h")
+        rollups = finest(coarse, self._store.device_history(row.id, since_ms, "5m"))
+        charts = device_charts(row, rollups, events, since_ms, at_ms=at_ms)
+        absent = [name for name in DEVICE_CHARTS if name not in charts and name != ERRORS] if charts else []
+        return {"row": row, "events": events[:30], "range": span, "charts": charts, "absent": absent}
 
     async def forget(self, request: Request) -> Response:
         await read_form(request, self._access, request.scope["viewer"])
@@ -259,17 +260,15 @@ class _Pages:
         lines = await run_in_threadpool(compare, rollups)
         builds = await run_in_threadpool(self._store.builds, name)
         budgets = {(one.version, one.profile): one.budget_ms for one in builds}
-        return self.render(request, "model.html", name=name, lines=lines, counts=counts, range=span, budgets=budgets)
-
-    async def model_series(self, request: Request) -> Response:
-        name = request.query_params.get("name", "")[:64]
-        rollups = await run_in_threadpool(self._model_history, name, range_of(request.query_params))
-        return JSONResponse(shown_in(await run_in_threadpool(model_series, rollups)))
+        charts = await run_in_threadpool(model_charts, rollups, now_ms())
+        return self.render(
+            request, "model.html", name=name, lines=lines, counts=counts, range=span, budgets=budgets, charts=charts
+        )
 
     def _model_history(self, name: str, span: str) -> list[Any]:
         length = RANGES[span]
         resolution: Resolution = "5m" if length <= RANGES["6h"] else "15m" if length <= RANGES["1d"] else "1h"
-        return self._store.history(name, None, None, _now_ms() - length, resolution)
+        return self._store.history(name, None, None, now_ms() - length, resolution)
 
     async def events(self, request: Request) -> Response:
         params = request.query_params
@@ -286,44 +285,37 @@ class _Pages:
         return self.render(request, "health.html", **await run_in_threadpool(self._server))
 
     def _latest(self, kind: str, before: int | None = None) -> list[Event]:
-        """A page of events, and one more."""
+        """A page of events plus one."""
         return self._store.events(None, _EVENTS + 1, (kind,) if kind else (), before)
 
     def _server(self) -> dict[str, Any]:
-        totals = self._store.totals()
-        return {
-            "totals": totals, "sizes": self._store.sizes(), "refused": dict(self._facts.refused()),
-            "health": dict(self._facts.health()), "broker": self._facts.broker,
-            "lag_s": lag_s(totals.newest_ms, _now_ms()),
-        }  # fmt: skip
+        found = self._of_server()
+        return {**found, "sizes": self._store.sizes(), "lag_s": lag_s(found["totals"].newest_ms, now_ms())}
 
     async def healthz(self, request: Request) -> Response:
-        """200 while the store answers and the broker is there; 503 otherwise."""
+        """200 while the store answers and takes what comes, and the broker is connected; else 503."""
         try:
             totals = asdict(await run_in_threadpool(self._store.totals))
         except Exception as error:  # noqa: BLE001 - whatever it is, this is where it is said
             return JSONResponse({"ok": False, "what": str(error)}, 503)
         health = dict(self._facts.health())
-        ok = bool(health.get("connected", True))
+        ok = bool(health.get("connected", True)) and not health.get("store_error")
         if request.scope["viewer"] is None:
             return JSONResponse({"ok": ok}, 200 if ok else 503)
-        came = {"refused": dict(self._facts.refused()), "lag_s": lag_s(totals["newest_ms"], _now_ms())}
+        came = {"refused": dict(self._facts.refused()), "lag_s": lag_s(totals["newest_ms"], now_ms())}
         return JSONResponse({"ok": ok, **health, **totals, **came}, 200 if ok else 503)
 
     async def metrics(self, request: Request) -> Response:
-        text = await run_in_threadpool(self._metrics.text, _now_ms())
+        text = await run_in_threadpool(self._metrics.text, now_ms())
         return Response(text, media_type=CONTENT_TYPE)
-
-    async def plotly(self, request: Request) -> Response:
-        return FileResponse(self._plotly, media_type="text/javascript", headers={"cache-control": "max-age=86400"})
 
     async def missing(self, request: Request, _error: Any) -> Response:
         name = request.path_params.get("name", "")
-        what = f"No device {name} has reported here." if DEVICE_ID.match(name) else "There is no such page."
-        return self.render(request, "missing.html", 404, title="Not here", what=what)
+        what = f"No device {name} has reported yet." if DEVICE_ID.match(name) else "Page not found."
+        return self.render(request, "missing.html", 404, title="Not found", what=what)
 
     async def refused(self, request: Request, error: Any) -> Response:
-        return self.render(request, "missing.html", error.status_code, title="Not done", what=error.detail)
+        return self.render(request, "missing.html", error.status_code, title="Request refused", what=error.detail)
 
     # Signing in and out.
 
@@ -340,15 +332,15 @@ class _Pages:
         if not self._access.needs_password:
             return await self.missing(request, None)
         form = await read_form(request, self._access, Viewer("", self._access.form_token(_SIGN_IN)))
-        there, peer = _within(form.get("next", "/")), request.client.host if request.client else ""
+        there, peer = _within(form.get("next", "/")), address_of(request, self._access)
         try:
             token = await run_in_threadpool(self._access.sign_in, peer, form.get("password", ""))
         except TooManyError as error:
-            page = self._sign_in_page(request, there, 429, f"Too many wrong passwords. Wait {error.wait_s:.0f} s.")
+            page = self._sign_in_page(request, there, 429, f"Too many attempts. Try again in {error.wait_s:.0f} s.")
             page.headers["retry-after"] = f"{error.wait_s:.0f}"
             return page
         if token is None:
-            return self._sign_in_page(request, there, 403, "That is not the password.")
+            return self._sign_in_page(request, there, 403, "Wrong password.")
         answer = RedirectResponse(there, 303)
         encrypted = request.headers.get("origin", "").startswith("https:")
         answer.set_cookie(COOKIE, token, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=encrypted)
@@ -384,8 +376,7 @@ class _Pages:
     def stream_part(
         self, request: Request, template: str, read: Callable[[], Mapping[str, Any]], of: str = ""
     ) -> Response:
-        """Stream a part of a page, drawn once for all who look at it.
-        of: what it is of, where there are several."""
+        """Stream a part of a page, rendered once for all viewers. of: its subject, if several."""
 
         def draw() -> str:
             return self._jinja.get_template(template).render(viewer=_NOBODY, **read())
@@ -398,8 +389,7 @@ class _Pages:
         who = asking(request, self._access)
 
         def allowed() -> bool:
-            """A session that ended, ends its streams.
-            The password itself was checked when the stream began."""
+            """Whether the session lasts. A Basic password was checked when the stream began."""
             return bool(who.basic) or self._access.viewer(who) is not None
 
         changes: AsyncIterator[str] = self.live.follow(of, after, allowed)
@@ -412,9 +402,5 @@ class _Pages:
 
 
 def _within(there: str) -> str:
-    """A page of this server, and no other's."""
+    """The path if it is on this server, else `/`."""
     return there if there.startswith("/") and not there.startswith(("//", "/\\")) and there.isprintable() else "/"
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

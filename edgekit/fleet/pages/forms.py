@@ -4,7 +4,7 @@
 
 Rules: an acknowledgement bears the viewer's name; a silence ends by itself; a form carries the viewer's token.
 
-The pages of roll-outs: each with its waves and boards, and the operator's words as forms.
+The pages of roll-outs: each with its waves and boards, and the operator's actions as forms.
 
     routes = RolloutPages(tables, access, render).routes
 
@@ -14,11 +14,12 @@ a state are offered.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from starlette.concurrency import run_in_threadpool  # noqa: TID253
+from starlette.convertors import IntegerConvertor, register_url_convertor  # noqa: TID253
 from starlette.exceptions import HTTPException  # noqa: TID253
 from starlette.requests import Request  # noqa: TID253
 from starlette.responses import RedirectResponse, Response  # noqa: TID253
@@ -26,11 +27,22 @@ from starlette.routing import Route  # noqa: TID253
 
 from edgekit.fleet.alerts.alert_tables import AlertTables
 from edgekit.fleet.pages.access import Access, read_form
-from edgekit.fleet.pages.numbers import ROW
+from edgekit.fleet.pages.lists import DIGITS
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
-from edgekit.fleet.rollouts.rollouts import State, Word
+from edgekit.fleet.rollouts.waves import State, Word
 from edgekit.fleet.store.fleet_errors import FleetError, StoreError
+from edgekit.fleet.store.records import now_ms
+from edgekit_runtime.install.orders import FINAL
 
+ROW = "{number:row}"
+"""In a route: with more digits there is no such page."""
+
+
+class _Row(IntegerConvertor):
+    regex = DIGITS
+
+
+register_url_convertor("row", _Row())
 _HOURS = {"1": "an hour", "8": "8 hours", "24": "a day", "168": "a week"}
 _NOBODY = "an operator"
 _SHOWN = 200
@@ -60,34 +72,35 @@ class AlertPages:
     def _read(self) -> dict[str, Any]:
         lasting = self._tables.lasting(_SHOWN)
         over = [alert for alert in self._tables.list(active=False, limit=_SHOWN) if alert.cleared_ms]
-        return {"lasting": lasting, "over": over, "silences": self._tables.silences(_now_ms()), "hours": _HOURS}
+        return {"lasting": lasting, "over": over, "silences": self._tables.silences(now_ms()), "hours": _HOURS}
 
     async def acknowledge(self, request: Request) -> Response:
         viewer = request.scope["viewer"]
         await read_form(request, self._access, viewer)
-        return await self._do(
-            self._tables.acknowledge, request.path_params["number"], viewer.name or _NOBODY, _now_ms()
-        )
+        return await self._do(self._tables.acknowledge, request.path_params["number"], viewer.name or _NOBODY, now_ms())
 
     async def silence(self, request: Request) -> Response:
         form = await read_form(request, self._access, request.scope["viewer"])
         if form.get("hours") not in _HOURS:
-            raise HTTPException(400, "Choose how long to be quiet.")
-        until = _now_ms() + int(form["hours"]) * 3_600_000
+            raise HTTPException(400, "Choose a duration.")
+        until = now_ms() + int(form["hours"]) * 3_600_000
         return await self._do(self._tables.silence, form.get("what", ""), until)
 
     async def _do(self, what: Callable[..., Any], *given: Any) -> Response:
-        try:
+        with _refused(404):
             await run_in_threadpool(what, *given)
-        except StoreError:
-            raise
-        except FleetError as error:
-            raise HTTPException(404, str(error)) from error
         return RedirectResponse("/alerts", 303)
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+@contextmanager
+def _refused(status: int) -> Iterator[None]:
+    """Raise FleetError as HTTPException; a failing store stays StoreError."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except FleetError as error:
+        raise HTTPException(status, str(error)) from error
 
 
 OFFERED: Mapping[State, tuple[Word, ...]] = {
@@ -99,12 +112,30 @@ OFFERED: Mapping[State, tuple[Word, ...]] = {
     "done": ("undo",),
 }
 _MEANS: Mapping[Word, str] = {
-    "pause": "no further wave; boards that were ordered finish",
-    "resume": "continue; the wave in hand needs no figures then",
-    "abort": "end; orders are withdrawn, boards that moved stay",
-    "undo": "end; boards that moved go back to their former bundle",
+    "pause": "no further waves; boards with an order finish it",
+    "resume": "continue; the current wave is not compared",
+    "abort": "end; pending orders are withdrawn, updated boards stay",
+    "undo": "end; updated boards return to their previous bundle",
 }
+_VERDICTS: Mapping[State, tuple[str, str]] = {
+    "running": ("on", "In progress."),
+    "paused": ("wait", "Paused: no further wave begins."),
+    "aborted": ("bad", "Stopped: boards that moved keep the new version."),
+    "undoing": ("bad", "Going back: boards that moved return to their former version."),
+    "undone": ("bad", "Rolled back: boards that moved have their former version again."),
+    "done": ("on", "Done: every wave has committed."),
+}
+"""Class and words of a roll-out's state."""
 _MOST_BOARDS = 500
+
+
+def phase_words(want: str, phase: str) -> tuple[str, str]:
+    """(words, class) of boards with this order and report."""
+    if want == "former":
+        return ("back on the former version" if phase == "committed" else f"{phase or 'ordered'}, going back"), "bad"
+    if not phase:
+        return {"new": ("ordered", "wait"), "": ("not yet", "off")}.get(want, ("withdrawn", "off"))
+    return phase, "on" if phase == "committed" else "bad" if phase in FINAL else "wait"
 
 
 class RolloutPages:
@@ -124,48 +155,41 @@ class RolloutPages:
         ]
 
     async def all(self, request: Request) -> Response:
-        found = await run_in_threadpool(self._tables.all)
-        return self._render(request, "rollouts.html", rollouts=found)
+        return self._render(request, "rollouts.html", **await run_in_threadpool(self._all))
 
     async def one(self, request: Request) -> Response:
         values = await run_in_threadpool(self._read, request.path_params["number"])
         return self._render(request, "rollout.html", **values)
 
     async def stream_all(self, request: Request) -> Response:
-        return self._stream(request, "rollouts-part.html", lambda: {"rollouts": self._tables.all()})
+        return self._stream(request, "rollouts-part.html", self._all)
 
     async def stream_one(self, request: Request) -> Response:
         number = request.path_params["number"]
         await run_in_threadpool(self._read, number)  # there is one
         return self._stream(request, "rollout-part.html", lambda: self._read(number), str(number))
 
+    def _all(self) -> dict[str, Any]:
+        return {"rollouts": self._tables.all(), "verdicts": _VERDICTS}
+
     def _read(self, number: int) -> dict[str, Any]:
         """Raises HTTPException 404."""
-        try:
+        with _refused(404):
             rollout = self._tables.get(number)
-        except StoreError:
-            raise
-        except FleetError as error:
-            raise HTTPException(404, error.what) from error
-        waves: dict[int, dict[str, int]] = {}
+        waves: dict[int, list[tuple[str, str, int]]] = {}
         for (wave, want, phase), n in self._tables.phases(number).items():
-            word = phase or ("ordered" if want in ("new", "former") else "not yet" if want == "" else "withdrawn")
-            waves.setdefault(wave, {})[f"{word}, going back" if want == "former" else word] = n
-        boards = self._tables.boards(number, _MOST_BOARDS)
+            waves.setdefault(wave, []).append((*phase_words(want, phase), n))
+        boards = [(row, *phase_words(row.want, row.phase)) for row in self._tables.boards(number, _MOST_BOARDS)]
         return {
             "rollout": rollout, "waves": waves, "offered": OFFERED[rollout.standing.state], "means": _MEANS,
-            "boards": boards, "more": max(0, rollout.boards - len(boards)),
+            "boards": boards, "more": max(0, rollout.boards - len(boards)), "verdicts": _VERDICTS,
         }  # fmt: skip
 
     async def speak(self, request: Request) -> Response:
         await read_form(request, self._access, request.scope["viewer"])
         number, word = request.path_params["number"], request.path_params["word"]
         if word not in _MEANS:
-            raise HTTPException(404, "There is no such word for a roll-out.")
-        try:
-            await run_in_threadpool(self._tables.speak, number, cast(Word, word), int(time.time() * 1000))
-        except StoreError:
-            raise
-        except FleetError as error:
-            raise HTTPException(409, str(error)) from error
+            raise HTTPException(404, "Unknown action for a roll-out.")
+        with _refused(409):
+            await run_in_threadpool(self._tables.speak, number, cast(Word, word), now_ms())
         return RedirectResponse(f"/rollouts/{number}", 303)

@@ -32,12 +32,12 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BUNDLE = re.compile(r"/bundles/[0-9a-f]{64}\.ekb\Z")
 _UNGUARDED = ("/sign-in", "/healthz")
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'{inline}; img-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _NOT_FROM_HERE = (
-    "Forbidden: only this server's own pages change something here. In a script use `edgekit fleet` with forget, "
-    "acknowledge, silence, pause, resume, abort or undo.\n"
+    "Forbidden: changes are accepted from this server's own pages only. In scripts use `edgekit fleet` with "
+    "forget, acknowledge, silence, pause, resume, abort or undo.\n"
 )
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -51,13 +51,13 @@ _HEADERS = {
 @dataclass(frozen=True)
 class Names:
     """given: of --listen and --host.
-    any_address: where it listens on every address, each of them is a name, too."""
+    any_address: it listens on every address, so each counts."""
 
     given: Collection[str] = ()
     any_address: bool = False
 
     def has(self, host: str) -> bool:
-        """Of a Host header, with or without a port."""
+        """Whether a Host header names this server."""
         name = _name_of(host)
         if name is None:
             return False
@@ -71,10 +71,10 @@ class Names:
 
 
 def _name_of(host: str) -> str | None:
-    """Without port and brackets, in small letters; None for what is no host."""
+    """The host without port and brackets, in lower case; None if invalid."""
     try:
         parts = urlsplit(f"//{host}")
-        _ = parts.port  # raises for a port that is none
+        _ = parts.port  # raises for an invalid port
     except ValueError:
         return None
     if parts.netloc != host or parts.username is not None or not parts.hostname:
@@ -98,10 +98,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # Plotly sets styles of its own, so pages with charts allow those and nothing more.
-        charts = scope["path"].startswith(("/device/", "/model"))
-        policy = _POLICY.format(inline=" 'unsafe-inline'" if charts else "")
-        extra = [(k.encode(), v.encode()) for k, v in {**_HEADERS, "content-security-policy": policy}.items()]
+        extra = [(k.encode(), v.encode()) for k, v in {**_HEADERS, "content-security-policy": _POLICY}.items()]
         if self._access.restricted and not scope["path"].startswith("/static/"):
             extra.append((b"cache-control", b"no-store"))
 
@@ -119,9 +116,9 @@ class Guard:
             return None
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or _name_of(hosts[0]) is None:
-            return PlainTextResponse("Bad Request: one Host header is needed.\n", 400)
+            return PlainTextResponse("Bad Request: exactly one Host header is required.\n", 400)
         if not self._names.has(hosts[0]):
-            what = "Misdirected Request: this server has another name; start it with --host NAME to add one.\n"
+            what = "Misdirected Request: unknown host name; start the server with --host NAME to add it.\n"
             return PlainTextResponse(what, 421)
         if request.method not in ("GET", "HEAD") and not self._from_here(request, hosts[0]):
             return PlainTextResponse(_NOT_FROM_HERE, 403)
@@ -137,7 +134,7 @@ class Guard:
 
     def _ask_to_sign_in(self, request: Request) -> Response:
         if self._access.header:
-            what = f"Forbidden: only the proxy that signs people in may ask, with the header {self._access.header}.\n"
+            what = f"Forbidden: requests must come through the sign-in proxy, with the header {self._access.header}.\n"
             return PlainTextResponse(what, 403)
         if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", ""):
             there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -147,7 +144,9 @@ class Guard:
         )
 
     def _from_here(self, request: Request, host: str) -> bool:
-        """A proxy may have changed the Host, so an Origin of one of the given names counts, too."""
+        """Whether a page of this server sent it.
+
+        A proxy may change the Host, so the given names count as Origin."""
         origin = request.headers.get("origin")
         if origin is None:
             return request.headers.get("sec-fetch-site") == "same-origin"
@@ -155,11 +154,15 @@ class Guard:
         return scheme in ("http", "https") and (there.lower() == host.lower() or _name_of(there) in self._names.given)
 
 
+def address_of(request: Request, access: Access) -> str:
+    return access.address_of(request.client.host if request.client else "", request.headers.getlist("x-forwarded-for"))
+
+
 def asking(request: Request, access: Access) -> Asking:
     scheme, _, basic = request.headers.get("authorization", "").partition(" ")
     users: list[Any] = request.headers.getlist(access.header) if access.header else []
     return Asking(
-        peer=request.client.host if request.client else "",
+        peer=address_of(request, access),
         cookie=request.cookies.get(COOKIE, ""),
         basic=basic.strip() if scheme.lower() == "basic" and access.needs_password else "",
         user=users[0] if len(users) == 1 else "",

@@ -26,7 +26,8 @@ from typing import Any, Protocol
 from starlette.concurrency import run_in_threadpool  # noqa: TID253
 
 from edgekit.fleet.store.fleet_errors import StoreError
-from edgekit.fleet.store.store import FleetDevice, Query, Store, Totals
+from edgekit.fleet.store.records import FleetDevice, Query, Totals
+from edgekit.fleet.store.sql import SqlStore
 
 _LOG = logging.getLogger("edgekit.fleet")
 _MOST_WAITING = 60
@@ -34,7 +35,7 @@ _BREATH_S = 15.0
 
 
 class PageParts(Protocol):
-    """How the pages write what changed, as HTML."""
+    """Renders changes as HTML."""
 
     def row(self, row: FleetDevice) -> str: ...
 
@@ -45,11 +46,11 @@ class PageParts(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a page that is drawn as a whole.
-    key: the same for all who look at the same.
-    draw: its HTML.
+    """A part of a page that is rendered as a whole.
+    key: shared by its viewers.
+    draw: renders the HTML.
 
-    It is sent to everybody, so it holds no viewer's token: the script puts that into its forms.
+    All viewers get the same, so the script inserts the viewer's token into its forms.
     """
 
     key: str
@@ -71,7 +72,7 @@ class _Viewer:
 
 @dataclass(eq=False)
 class _View:
-    """A list (query), a part, or else one device; who looks at it, and what was sent."""
+    """A list (query), a part or one device, with its viewers and what was sent."""
 
     query: Query | None
     part: Part | None = None
@@ -86,15 +87,11 @@ class _View:
 
 
 class Live:
-    """every_s: between rounds.
-    list_s: between looks for boards that enter or leave.
-    part_s: between two of a part."""
+    """every_s: between rounds; boards that enter or leave are looked for in every tenth."""
 
-    def __init__(
-        self, store: Store, drawn: PageParts, every_s: float, list_s: float = 10.0, part_s: float = 5.0
-    ) -> None:
+    def __init__(self, store: SqlStore, drawn: PageParts, every_s: float) -> None:
         self._store, self._drawn = store, drawn
-        self._every_s, self._list_s, self._part_s = every_s, min(list_s, 10 * every_s), min(part_s, 5 * every_s)
+        self._every_s, self._list_s, self._part_s = every_s, min(10.0, 10 * every_s), min(5.0, 5 * every_s)
         self._views: dict[Query | Part | str, _View] = {}
         self._round: asyncio.Task[None] | None = None
         self._seen = -1
@@ -127,7 +124,7 @@ class Live:
                 del self._views[of]
 
     def close(self) -> None:
-        """End what everybody follows; from any thread."""
+        """End all streams; from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end)
 
@@ -136,7 +133,7 @@ class Live:
             view.send("")
 
     def _first(self, view: _View, after: int) -> list[str]:
-        """What changed since the page was made."""
+        """Changes since the page was rendered."""
         with self._lock:
             if view.part is not None:
                 view.said = view.said or _event("replace", view.part.draw())
@@ -237,7 +234,7 @@ def _view(of: Query | Part | str) -> _View:
 
 
 def in_every_state(query: Query) -> Query:
-    """The same list in every state, as its counts are of."""
+    """The list without its state filter, for the counts."""
     return replace(query, state="", offset=0, sort="id", descending=False)
 
 

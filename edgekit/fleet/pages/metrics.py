@@ -21,7 +21,8 @@ from typing import Any, Literal
 
 from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.pages.show import lag_s
-from edgekit.fleet.store.store import STATES, Rollup, Store
+from edgekit.fleet.store.records import STATES, Build, Rollup
+from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.telemetry.metrics import family_text, histogram_text
 
 _BACK_MS = 2 * 3600 * 1000
@@ -39,25 +40,25 @@ COUNTERS = {
     "differed": ("differing_answers_total", "Of the compared answers, those that differ."),
     "values": ("input_values_total", "Input values that were looked at."),
     "clipped": ("clipped_values_total", "Of these, the ones at a limit of the artifact's 8 bits."),
+    "dropped": ("frames_dropped_total", "Frames of a camera that a newer one replaced."),
     "windows": ("windows_total", "Windows stored."),
 }
-_Key = tuple[str, str, str]
 
 
 class FleetMetrics:
     def __init__(
-        self, store: Store, refused: Callable[[], Mapping[str, int]], health: Callable[[], Mapping[str, Any]]
+        self, store: SqlStore, refused: Callable[[], Mapping[str, int]], health: Callable[[], Mapping[str, Any]]
     ) -> None:
         self._store, self._refused, self._health = store, refused, health
         self._lock = threading.Lock()
-        self._seen: dict[tuple[int, _Key], dict[str, int]] | None = None
-        self._sums: dict[_Key, dict[str, int]] = {}
+        self._seen: dict[tuple[int, Build], dict[str, int]] | None = None
+        self._sums: dict[Build, dict[str, int]] = {}
 
     def text(self, now_ms: int) -> str:
         """Raises StoreError."""
         with self._lock:
             rollups = self._store.history(None, None, None, now_ms - _BACK_MS, "5m")
-            fresh = {(r.start_ms, (r.model, r.version, r.profile)): _figures(r) for r in rollups}
+            fresh = {(r.start_ms, r.build): _figures(r) for r in rollups}
             before = fresh if self._seen is None else self._seen
             for key, figures in fresh.items():
                 sums = self._sums.setdefault(key[1], dict.fromkeys(figures, 0))
@@ -69,7 +70,7 @@ class FleetMetrics:
 
     def _boards(self) -> str:
         groups = [(_labels(one.key), one.states) for one in self._store.counts("build")]
-        builds = [(_labels((one.model, one.version, one.profile)), one) for one in self._store.builds()]
+        builds = [(_labels(one.build), one) for one in self._store.builds()]
         budgets = [(labels, one.budget_ms / 1000) for labels, one in builds if one.budget_ms is not None]
         return (
             _family(
@@ -98,31 +99,21 @@ class FleetMetrics:
     def _server(self, now_ms: int) -> str:
         totals, health = self._store.totals(), self._health()
         intake, lag = health.get("intake", {}), lag_s(totals.newest_ms, now_ms)
-        words = sorted(self._refused().items())
-        here = int(bool(health.get("connected")))
-        return (
-            _family("broker_connected", "gauge", "1 while the broker is there.", [({}, here)])
-            + _family("messages_total", "counter", "Messages from the broker.", [({}, int(health.get("messages", 0)))])
-            + _family("payloads_refused_total", "counter", "Payloads refused.", [({"reason": w}, n) for w, n in words])
-            + _family("windows_lost", "gauge", "Windows that boards gave up.", [({}, totals.lost)])
-            + _family(
-                "windows_waiting", "gauge", "Windows that are on boards, as they said last.", [({}, totals.waiting)]
-            )
-            + _family(
-                "repeated_total", "counter", "Messages that were stored before.", [({}, int(health.get("repeated", 0)))]
-            )
-            + _family(
-                "ingest_lag_seconds",
-                "gauge",
-                "Since the newest stored window ended.",
-                [] if lag is None else [({}, lag)],
-            )
-            + _family(
-                "ingest_busy_ratio",
-                "gauge",
-                "Share of a core that the ingestor takes, over a minute.",
-                [({}, float(intake.get("busy", 0.0)))],
-            )
+        refused = [({"reason": word}, n) for word, n in sorted(self._refused().items())]
+        families: tuple[tuple[str, Literal["counter", "gauge"], str, Any], ...] = (
+            ("broker_connected", "gauge", "1 while the broker is connected.", int(bool(health.get("connected")))),
+            ("messages_total", "counter", "Messages from the broker.", int(health.get("messages", 0))),
+            ("payloads_refused_total", "counter", "Payloads refused.", refused),
+            ("windows_lost", "gauge", "Windows that boards gave up.", totals.lost),
+            ("windows_waiting", "gauge", "Windows waiting on boards, as they last reported.", totals.waiting),
+            ("repeated_total", "counter", "Messages that were already stored.", int(health.get("repeated", 0))),
+            ("ingest_lag_seconds", "gauge", "Time since the newest stored window ended.", [] if lag is None else lag),
+            ("ingest_busy_ratio", "gauge", "Share of a core that the ingestor takes, over a minute.",
+             float(intake.get("busy", 0.0))),
+        )  # fmt: skip
+        return "".join(
+            _family(name, kind, meaning, value if isinstance(value, list) else [({}, value)])
+            for name, kind, meaning, value in families
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgekit.fleet.store.store import FleetDevice
+from edgekit.fleet.store.records import FleetDevice
 from edgekit_runtime.system.errors import visible
 
 NOTHING = "–"
@@ -28,7 +28,7 @@ _WIDTH, _HEIGHT, _EDGE = 120.0, 28.0, 2.0
 @dataclass(frozen=True)
 class Line:
     """points: of an SVG polyline in a box of 120 by 28.
-    limit: the height of the budget, None where it is out of sight.
+    limit: height of the budget, or None if outside.
     """
 
     points: str
@@ -38,20 +38,13 @@ class Line:
 
 def shown(value: Any) -> Any:
     """Jinja's `finalize`: text with what cannot be seen escaped.
-    HTML that a template made passes, having been here.
+    HTML from a template passes.
 
-    `visible` leaves the joiners alone, for the words and emoji that need them; beside plain letters they are escaped.
+    `visible` keeps joiners for words and emoji that need them; next to plain letters they are escaped.
     """
     if not isinstance(value, str) or hasattr(value, "__html__") or (value.isascii() and value.isprintable()):
         return value
     return _BLANK.sub(lambda found: ascii(found[0])[1:-1], visible(value))
-
-
-def shown_in(value: Any) -> Any:
-    """The same in lists and objects, for JSON that a script writes on a page."""
-    if isinstance(value, dict):
-        return {shown(name): shown_in(one) for name, one in value.items()}
-    return [shown_in(one) for one in value] if isinstance(value, (list, tuple)) else shown(value)
 
 
 def ms(value: float | None) -> str:
@@ -90,7 +83,7 @@ def degree(over: int, of: int, beyond: float = 0.01) -> str:
 
 
 def part(value: float) -> str:
-    """Of a whole, as a person would write it: 1 %, 12.5 %."""
+    """A share as people write it: 1 %, 12.5 %."""
     return f"{100 * value:.3g} %"
 
 
@@ -132,7 +125,7 @@ def size(value: int) -> str:
 
 
 def clock(at_ms: int) -> str:
-    """For readers without scripts; the page's own script makes '3 min ago' of it."""
+    """Without scripts; the page's script turns it into '3 min ago'."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_ms / 1000)) if at_ms else NOTHING
 
 
@@ -157,7 +150,7 @@ def sparkline(recent: Sequence[Sequence[Any]], limit: float | None = None) -> Li
 
 
 def conditions(row: FleetDevice) -> list[str]:
-    """Those of the store's STATES that something is wrong by, except offline."""
+    """The problem STATES of a board, except offline."""
     found = {
         "late": row.over * 100 > row.n,
         "hot": bool((row.throttled or 0) & 0xF) or (row.temp or 0) >= 80,
@@ -170,32 +163,32 @@ def conditions(row: FleetDevice) -> list[str]:
 
 
 WORDS = {
-    "online": ("Online", "reports now"),
+    "online": ("Online", "reporting"),
     "offline": ("Offline", "disconnected, or silent for two and a half windows"),
-    "late": ("Over budget", "more than 1 % of the answers came after their budget: the caller's, else the board's"),
-    "hot": ("Hot", "throttled now, or 80 °C and more"),
+    "late": ("Over budget", "more than 1 % of answers exceeded the caller's budget, or the board's"),
+    "hot": ("Hot", "throttled, or at 80 °C or more"),
     "drifting": (
         "Drifting",
-        "top-1 scores moved away from the evaluation set's, or its first answers' (PSI above 0.2)",
+        "top-1 scores drifted from the evaluation set or the first answers (PSI above 0.2)",
     ),
-    "lagging": ("Lagging", "more than an hour of windows waits on the board"),
-    "failing": ("Failing", "more than 5 % of its requests got no answer"),
-    "losing": ("Losing", "it gave up windows that never arrived"),
+    "lagging": ("Lagging", "more than an hour of windows is waiting on the board"),
+    "failing": ("Failing", "more than 5 % of requests got no answer"),
+    "losing": ("Losing", "gave up windows that never arrived"),
 }
-"""Each of the store's STATES as a page says it, and what it means."""
+"""Label and meaning of each of the store's STATES."""
 
 
 TABLES = {
-    "win": "windows as they came",
-    "r15": "roll-ups of boards, 15 minutes",
-    "r1h": "roll-ups of boards, an hour",
-    "r5": "roll-ups of versions, 5 minutes",
-    "m15": "roll-ups of versions, 15 minutes",
-    "m1h": "roll-ups of versions, an hour",
+    "win": "raw windows",
+    "r15": "board roll-ups, 15 minutes",
+    "r1h": "board roll-ups, 1 hour",
+    "r5": "version roll-ups, 5 minutes",
+    "m15": "version roll-ups, 15 minutes",
+    "m1h": "version roll-ups, 1 hour",
     "event": "events",
-    "mark": "what is stored of each spool",
+    "mark": "spool positions",
 }
-"""The store's tables as a page says them."""
+"""Labels of the store's tables."""
 
 
 def condition(state: str) -> str:

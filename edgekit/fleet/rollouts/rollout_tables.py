@@ -8,7 +8,7 @@ Rules:
 - a step of a roll-out and the orders that follow from it are one transaction: a server that is killed has taken the
   step with all of them, or not at all;
 - an order is due until its board reports an end, so a message that a broker lost is sent again;
-- a step counts only if the roll-out still stands where the step was decided: the operator's word between wins;
+- a step counts only if the roll-out has not changed since it was decided: an operator's action wins;
 - what a roll-out wants of a board is one word: "" (not yet), new, former (sent back), none (withdrawn);
 - a board is in one active roll-out at most;
 - what a board reports after its end changes nothing.
@@ -19,54 +19,52 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from edgekit.fleet.rollouts.rollouts import ACTIVE, RolloutPlan, RolloutStanding, State, Tally, Word, obey, waves_of
+from edgekit.fleet.rollouts.waves import (
+    ACTIVE,
+    RolloutPlan,
+    RolloutStanding,
+    State,
+    Tally,
+    Word,
+    obey,
+    place_of,
+    waves_of,
+)  # fmt: skip
 from edgekit.fleet.store.fleet_errors import FleetError
-from edgekit.fleet.store.store import FleetDevice, Store
+from edgekit.fleet.store.records import FleetDevice
+from edgekit.fleet.store.schema import StoreTable
+from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.install.orders import FINAL, Order, OrderReport
-from edgekit_runtime.system.strict_json import read_json
+from edgekit_runtime.system.strict_json import load_json, read_json
 
-_SCHEMA = (
-    """CREATE TABLE IF NOT EXISTS rollout (
-    id {int} PRIMARY KEY, rev {int}, undo_rev {int}, name {text}, version {text}, profile {text}, sha256 {text},
-    sha {text}, url {text}, plan {text}, made_ms {int}, boards {int}, state {text}, wave {int}, since_ms {int},
-    waived {int}, why {text}, by_word {int})""",
-    """CREATE TABLE IF NOT EXISTS rollout_board (
-    rollout {int}, device {text}, wave {int}, want {text}, rev {int}, asked_ms {int}, phase {text}, version {text},
-    error {text}, code {text}, former_version {text}, former_sha256 {text}, at_ms {int},
-    PRIMARY KEY (rollout, device))""",
-    "CREATE INDEX IF NOT EXISTS rollout_board_device ON rollout_board (device, rev)",
-)
-_COLUMNS = (
-    "id, rev, undo_rev, name, version, profile, sha256, sha, url, plan, made_ms, boards, state, wave, since_ms, "
-    "waived, why, by_word"
-)
+_ROLLOUT = StoreTable(
+    "rollout", "id int, rev int, undo_rev int, name text, version text, profile text, sha256 text, sha text, url text, "
+    "plan text, made_ms int, boards int, state text, wave int, since_ms int, waived int, why text, by_word int, "
+    "evidence text",
+    "id", clustered=False,
+)  # fmt: skip
+_BOARD = StoreTable(
+    "rollout_board", "rollout int, device text, wave int, want text, rev int, asked_ms int, phase text, version text, "
+    "error text, code text, former_version text, former_sha256 text, at_ms int", "rollout, device", clustered=False,
+)  # fmt: skip
+_INDEX = "CREATE INDEX IF NOT EXISTS rollout_board_device ON rollout_board (device, rev)"
+_COLUMNS = ", ".join(_ROLLOUT.columns)
 _FINAL = ", ".join(f"'{phase}'" for phase in FINAL)
 _ACTIVE = ", ".join(f"'{state}'" for state in ACTIVE)
 _MOST_DUE = 500
-
-
-class Tables(Protocol):
-    """What a store offers for the tables of others; every method may raise StoreError."""
-
-    def select(self, statement: str, given: Sequence[Any] = ()) -> list[Any]: ...
-
-    def writing(self) -> AbstractContextManager[Any]:
-        """One transaction; what it yields has `execute(statement, given)` and `define(*statements)`."""
-        ...
-
-
-class SharedStore(Store, Tables, Protocol):
-    """The fleet's store, with tables of others in it."""
+ABSENT_MS = 5 * 60 * 1000
+"""So long after it went offline a board that has not begun is replaced."""
+_ABSENT = "b.want = 'new' AND b.phase = '' AND d.online = 0 AND d.since_ms < ?"
+_SPARE = "b.want = '' AND coalesce(d.online, 1) = 1"
 
 
 @dataclass(frozen=True)
 class RolloutBundle:
     """A bundle file.
-    profile: that it was built for; compatible: those that may run it.
+    profile: its target; compatible: profiles that may run it.
     sha: as boards report it."""
 
     name: str
@@ -99,7 +97,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class BoardRow:
-    """want: "" not yet, "new", "former" (sent back) or "none" (its order was withdrawn).
+    """want: "" (not yet), "new", "former" (sent back) or "none" (withdrawn).
     phase: "" before a report."""
 
     device: str
@@ -148,19 +146,19 @@ def fitting(
 
 
 class RolloutTables:
-    def __init__(self, store: Tables) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
         with store.writing() as batch:
-            batch.define(*_SCHEMA)
+            batch.define(_ROLLOUT.create(), _BOARD.create(), _INDEX)
 
-    # What an operator does.
+    # Operator actions.
 
     def make(self, bundle: RolloutBundle, url: str, plan: RolloutPlan, devices: Sequence[str], now_ms: int) -> Rollout:
-        """Raises FleetError where a board is in another roll-out, and where there is none."""
+        """Raises FleetError if a board is in another roll-out, or if there are no boards."""
         if not devices:
             raise FleetError(
-                "no board fits", where=f"{bundle.name} {bundle.version} for {', '.join(bundle.compatible)}",
-                do="Check --model, --profile, --site and --group against the fleet page",
+                "no board matches", where=f"{bundle.name} {bundle.version} for {', '.join(bundle.compatible)}",
+                do="Compare --model, --profile, --site and --group with the fleet page",
             )  # fmt: skip
         with self._store.writing() as batch:
             busy = batch.execute(
@@ -171,29 +169,27 @@ class RolloutTables:
             if taken:
                 number = taken[0][0]
                 raise FleetError(
-                    f"{len(taken)} of these boards are in roll-out {number}, which is not over",
-                    do=f"Wait for it; or end it: edgekit fleet abort {number}",
+                    f"{len(taken)} of these boards are in the active roll-out {number}",
+                    do=f"Wait until it is done, or end it: edgekit fleet abort {number}",
                 )
             ((number, rev),) = batch.execute(
                 "SELECT coalesce(max(id), 0) + 1, coalesce(max(undo_rev), 0) + 1 FROM rollout"
             ).fetchall()
             rev = max(int(rev), now_ms)  # above those of a store that was lost
-            waves = waves_of(rev, devices, plan.waves)
+            absent = {name for (name,) in batch.execute('SELECT "id" FROM device WHERE online = 0').fetchall()}
+            waves = waves_of(rev, devices, plan.waves, absent)
             given = (
                 number, rev, rev + 1, bundle.name, bundle.version, bundle.profile, bundle.sha256, bundle.sha, url,
-                json.dumps(asdict(plan)), now_ms, len(waves), "running", 0, now_ms, -1, "", 0,
+                json.dumps(asdict(plan)), now_ms, len(waves), "running", 0, now_ms, -1, "", 0, "",
             )  # fmt: skip
-            batch.execute(f"INSERT INTO rollout ({_COLUMNS}) VALUES ({', '.join('?' * len(given))})", given)
-            for device, wave in waves.items():
-                batch.execute(
-                    "INSERT INTO rollout_board VALUES (?, ?, ?, '', 0, 0, '', '', '', '', '', '', 0)",
-                    (number, device, wave),
-                )
+            batch.execute(_ROLLOUT.insert(), given)
+            nothing = ("", 0, 0, "", "", "", "", "", "", 0)
+            batch.many(_BOARD.insert(), [(number, device, wave, *nothing) for device, wave in waves.items()])
             self._order(batch, int(number), "running", 0, rev, rev + 1, now_ms)
         return self.get(int(number))
 
     def speak(self, number: int, word: Word, now_ms: int) -> Rollout:
-        """Raises FleetError where the word makes no sense now."""
+        """Raises FleetError if the action is not possible now."""
         found = self.get(number)
         after = obey(word, found.standing, now_ms)
         if word == "undo":
@@ -205,29 +201,28 @@ class RolloutTables:
             )
             if later is not None:
                 raise FleetError(
-                    f"roll-out {later} came after it for some of these boards",
+                    f"roll-out {later} followed on some of these boards",
                     where=str(number),
-                    do=f"Undo that one first: edgekit fleet undo {later}",
+                    do=f"Undo it first: edgekit fleet undo {later}",
                 )
         if not self.step(found, after, now_ms):
             raise FleetError(
-                "the roll-out moved on meanwhile", where=str(number), do="Look again: edgekit fleet rollouts"
+                "the roll-out changed in the meantime", where=str(number), do="Check its state: edgekit fleet rollouts"
             )
         return self.get(number)
 
-    # What the server does.
+    # Server steps.
 
     def step(self, rollout: Rollout, after: RolloutStanding, now_ms: int) -> bool:
-        """Take a step and give the orders that follow.
-        False where the roll-out stands elsewhere by now."""
+        """Take a step and issue its orders. False if the roll-out has moved on."""
         before = rollout.standing
         with self._store.writing() as batch:
             changed = batch.execute(
-                "UPDATE rollout SET state = ?, wave = ?, since_ms = ?, waived = ?, why = ?, by_word = ? WHERE id = ? "
-                "AND state = ? AND wave = ? AND since_ms = ? AND waived = ?",
+                "UPDATE rollout SET state = ?, wave = ?, since_ms = ?, waived = ?, why = ?, by_word = ?, evidence = ? "
+                f"WHERE {_UNCHANGED}",
                 (
-                    after.state, after.wave, after.since_ms, after.waived, after.why, int(after.by_word), rollout.id,
-                    before.state, before.wave, before.since_ms, before.waived,
+                    after.state, after.wave, after.since_ms, after.waived, after.why, int(after.by_word),
+                    json.dumps(after.evidence), *_state_of(rollout),
                 ),
             ).rowcount  # fmt: skip
             if changed:
@@ -238,6 +233,34 @@ class RolloutTables:
                     batch.execute("UPDATE rollout SET undo_rev = ? WHERE id = ?", (undo_rev, rollout.id))
                 self._order(batch, rollout.id, after.state, after.wave, rollout.rev, undo_rev, now_ms)
         return bool(changed)
+
+    def reinforce(self, rollout: Rollout, boards: int, now_ms: int) -> bool:
+        """Let boards of later waves that are online join the wave in hand.
+
+        The wave begins again, and its absent boards go to the last. False if the roll-out has moved on."""
+        wave, last = rollout.standing.wave, len(rollout.plan.waves) - 1
+        with self._store.writing() as batch:
+            changed = batch.execute(
+                f"UPDATE rollout SET since_ms = ? WHERE {_UNCHANGED}", (now_ms, *_state_of(rollout))
+            ).rowcount
+            if not changed:
+                return False
+            spare = batch.execute(
+                "SELECT b.wave, b.device FROM rollout_board b LEFT JOIN device d ON d.id = b.device "
+                f"WHERE b.rollout = ? AND b.wave > ? AND {_SPARE}", (rollout.id, wave),
+            ).fetchall()  # fmt: skip
+            spare.sort(key=lambda row: (row[0], place_of(rollout.rev, row[1])))
+            batch.execute(
+                "UPDATE rollout_board SET wave = ? WHERE rollout = ? AND wave = ? AND device IN (SELECT b.device FROM "
+                f"rollout_board b JOIN device d ON d.id = b.device WHERE b.rollout = ? AND {_ABSENT})",
+                (last, rollout.id, wave, rollout.id, now_ms - ABSENT_MS),
+            )
+            batch.many(
+                "UPDATE rollout_board SET wave = ? WHERE rollout = ? AND device = ?",
+                [(wave, rollout.id, device) for _, device in spare[:boards]],
+            )
+            self._order(batch, rollout.id, "running", wave, rollout.rev, rollout.undo_rev, now_ms)
+        return True
 
     def _order(self, batch: Any, number: int, state: State, wave: int, rev: int, undo_rev: int, now_ms: int) -> None:
         if state == "running":
@@ -263,10 +286,9 @@ class RolloutTables:
         )
 
     def report(self, reports: Sequence[tuple[str, OrderReport]], now_ms: int) -> None:
-        """What boards said.
-        A withdrawn order that was carried out all the same is undone with the others.
+        """Store reports. A withdrawn order that was executed anyway is undone with the others.
 
-        A report of another bundle under the same number counts for nothing: the order is repeated.
+        A report of another bundle under the same number is ignored, and the order repeated.
         """
         with self._store.writing() as batch:
             for device, said in reports:
@@ -288,7 +310,7 @@ class RolloutTables:
                 self._send_back(batch, number, undo_rev, now_ms, "'none'", "('trial', 'committed')")
 
     def due(self, now_ms: int, again_ms: int) -> list[DueOrder]:
-        """What is to be published now."""
+        """Orders to publish now."""
         rows = self._store.select(
             "SELECT b.rollout, b.device, b.want, b.rev, b.former_version, b.former_sha256, r.name, r.version, "
             "r.sha256, r.url FROM rollout_board b JOIN rollout r ON r.id = b.rollout WHERE "
@@ -311,7 +333,7 @@ class RolloutTables:
         return found
 
     def mark_published(self, published: Sequence[DueOrder], now_ms: int) -> None:
-        """An order that was replaced meanwhile stays due."""
+        """An order replaced in the meantime stays due."""
         with self._store.writing() as batch:
             for due in published:
                 batch.execute(
@@ -319,13 +341,13 @@ class RolloutTables:
                     (now_ms, due.rollout, due.device, due.want, due.rev),
                 )
 
-    # What anybody reads.
+    # Reading.
 
     def get(self, number: int) -> Rollout:
-        """Raises FleetError where there is none."""
+        """Raises FleetError if it does not exist."""
         rows = self._store.select(f"SELECT {_COLUMNS} FROM rollout WHERE id = ?", (number,))
         if not rows:
-            raise FleetError(f"there is no roll-out {number}", do="List them: edgekit fleet rollouts")
+            raise FleetError(f"no such roll-out: {number}", do="List them: edgekit fleet rollouts")
         return _rollout(rows[0])
 
     def all(self, *, active: bool = False) -> list[Rollout]:
@@ -336,7 +358,7 @@ class RolloutTables:
         ]
 
     def boards(self, number: int, most: int | None = None) -> list[BoardRow]:
-        """By wave; where only `most` are wanted, those with an error first."""
+        """By wave; with `most`, those with an error first."""
         columns = "SELECT device, wave, want, phase, version, error, code, at_ms FROM rollout_board WHERE rollout = ?"
         if most is None:
             rows = self._store.select(f"{columns} ORDER BY wave, device", (number,))
@@ -354,7 +376,7 @@ class RolloutTables:
         )
         return {(int(wave), want, phase): int(n) for wave, want, phase, n in rows}
 
-    def tally(self, rollout: Rollout) -> Tally:
+    def tally(self, rollout: Rollout, now_ms: int) -> Tally:
         rows = self._store.select(
             "SELECT phase, code, count(*), max(at_ms) FROM rollout_board WHERE rollout = ? AND wave = ? AND "
             "want <> 'former' GROUP BY phase, code",
@@ -367,9 +389,12 @@ class RolloutTables:
                 last_ms = max(last_ms, int(at_ms))
                 if phase != "committed":
                     reasons[code or phase] += int(n)
-        ((moving,),) = self._store.select(
-            f"SELECT count(*) FROM rollout_board WHERE rollout = ? AND want = 'former' AND phase NOT IN ({_FINAL})",
-            (rollout.id,),
+        ((moving, absent, spare),) = self._store.select(
+            f"SELECT coalesce(sum(CASE WHEN b.want = 'former' AND b.phase NOT IN ({_FINAL}) THEN 1 ELSE 0 END), 0), "
+            f"coalesce(sum(CASE WHEN b.wave = ? AND {_ABSENT} THEN 1 ELSE 0 END), 0), "
+            f"coalesce(sum(CASE WHEN b.wave > ? AND {_SPARE} THEN 1 ELSE 0 END), 0) "
+            "FROM rollout_board b LEFT JOIN device d ON d.id = b.device WHERE b.rollout = ?",
+            (rollout.standing.wave, now_ms - ABSENT_MS, rollout.standing.wave, rollout.id),
         )
         return Tally(
             boards=counts.total(),
@@ -379,17 +404,28 @@ class RolloutTables:
             last_ms=last_ms,
             reasons=tuple(reasons.most_common(3)),
             moving_back=int(moving),
+            absent=int(absent),
+            spare=int(spare),
+            all=rollout.boards,
         )
 
     def knows(self, sha256: str) -> bool:
-        """Whether a roll-out has that bundle."""
+        """Whether a roll-out uses that bundle."""
         return bool(self._store.select("SELECT 1 FROM rollout WHERE sha256 = ? LIMIT 1", (sha256,)))
 
 
+_UNCHANGED = "id = ? AND state = ? AND wave = ? AND since_ms = ? AND waived = ?"
+
+
+def _state_of(rollout: Rollout) -> tuple[Any, ...]:
+    """For _UNCHANGED."""
+    standing = rollout.standing
+    return rollout.id, standing.state, standing.wave, standing.since_ms, standing.waived
+
+
 def _rollout(row: Sequence[Any]) -> Rollout:
-    plan = read_json(RolloutPlan, row[9], "the plan of a roll-out")
-    facts: dict[str, Any] = dict(zip(_COLUMNS.split(", "), row, strict=True))
-    standing = replace(RolloutStanding(*row[12:17]), by_word=bool(row[17]))
-    for name in ("plan", "state", "wave", "since_ms", "waived", "why", "by_word"):
-        del facts[name]
-    return Rollout(**facts, plan=plan, standing=standing)
+    facts: dict[str, Any] = dict(zip(_ROLLOUT.columns, row, strict=True))
+    plan = read_json(RolloutPlan, facts.pop("plan"), "the plan of a roll-out")
+    said = {name: facts.pop(name) for name in ("state", "wave", "since_ms", "waived", "why", "by_word", "evidence")}
+    said |= {"by_word": bool(said["by_word"]), "evidence": tuple(load_json(said["evidence"] or "[]"))}
+    return Rollout(**facts, plan=plan, standing=RolloutStanding(**said))

@@ -5,31 +5,27 @@
     blob = pack(bins)
     quantiles([bins], (0.5, 0.99))          # milliseconds, over all names
 
-A blob is a byte for the number of histograms, then for each its name, scale, zeros and runs of buckets. A run is the
-index of its first bucket, its length and its counts in planes: the low bytes of all of them, then the next bytes of
-those from the first to the last that have one, and so on. A gap of more than 4 empty buckets ends a run. A name is its
-place in NAMES, or its length and itself. Numbers are 7 bits a byte, the lowest first.
+A blob is JSON behind zlib: name -> [scale, zeros, index of the first bucket, counts...], where -n skips n buckets.
+
+A blob of a store of version 2 is read, too: a byte for the number of histograms, then for each its name, scale, zeros
+and runs of buckets. A run is the index of its first bucket, its length and its counts in planes: the low bytes of all
+of them, then the next bytes of those from the first to the last that have one, and so on. A name is its place in
+_NAMES, or its length and itself. Numbers are 7 bits a byte, the lowest first.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain, compress, repeat
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, chain
 
 from edgekit_runtime.telemetry.histogram import SCALE, Histogram
 
 MOST = (1 << 53) - 1
 """Counts stop here: what JSON, SQLite and PostgreSQL all keep exactly, and no sum of a few overflows."""
 Bins = dict[str, tuple[int, int, dict[int, int]]]
-NAMES = (
-    "device", "cache", "host", "similar", "stale", "smaller", "input", "queue", "transfer", "inference", "output",
-)  # fmt: skip
-"""Stored as one byte; only ever to be appended to."""
-_CODES = {name: bytes((128 + place,)) for place, name in enumerate(NAMES)}
-_GAP = 4
-_FIRST = 1 << 13
-"""Added to the index of a run, which may be below 0."""
 
 
 def add(bins: Bins, name: str, scale: int, zeros: int, buckets: Mapping[int, int]) -> None:
@@ -62,129 +58,80 @@ def _coarser(buckets: Mapping[int, int], shift: int) -> dict[int, int]:
 
 
 def pack(bins: Bins) -> bytes:
-    parts = [bytes((len(bins),))]
+    parts = {}
     for name, (scale, zeros, buckets) in bins.items():
         indexes = sorted(buckets)
-        runs = _runs(indexes)
-        code = _CODES.get(name)
-        if code is None:
-            text = name.encode()
-            code = bytes((len(text),)) + text
-        parts += (code, bytes((scale,)), _number(min(zeros, MOST)), _number(len(runs)))
-        for first, last in runs:
-            counts = list(map(buckets.get, range(first, last + 1), repeat(0)))
-            parts += (_number(first + _FIRST), _number(len(counts)), _planes(counts))
-    return b"".join(parts)
-
-
-def _number(n: int) -> bytes:
-    if n < 128:
-        return bytes((n,))
-    out = bytearray()
-    while n > 127:
-        out.append(n & 127 | 128)
-        n >>= 7
-    out.append(n)
-    return bytes(out)
-
-
-def _runs(indexes: Sequence[int]) -> list[tuple[int, int]]:
-    if not indexes:
-        return []
-    if indexes[-1] - indexes[0] - len(indexes) < _GAP:
-        return [(indexes[0], indexes[-1])]
-    runs = []
-    first = last = indexes[0]
-    for index in indexes:
-        if index - last > _GAP + 1:
-            runs.append((first, last))
-            first = index
-        last = index
-    runs.append((first, last))
-    return runs
-
-
-def _planes(counts: list[int]) -> bytes:
-    """Count of planes above the low bytes, then each plane's start, length and bytes."""
-    top = max(counts)
-    if top < 256:
-        return b"\0" + bytes(counts)
-    if top > MOST:
-        counts, top = [min(n, MOST) for n in counts], MOST
-    parts = [bytes(((top.bit_length() - 1) // 8,)), bytes([n & 255 for n in counts])]
-    while top > 255:
-        top >>= 8
-        counts = [n >> 8 for n in counts]
-        start, end = 0, len(counts)
-        while not counts[start]:
-            start += 1
-        while not counts[end - 1]:
-            end -= 1
-        counts = counts[start:end]
-        parts += (_number(start), _number(end - start), bytes([n & 255 for n in counts]))
-    return b"".join(parts)
+        first = at = indexes[0] if indexes else 0
+        counts = []
+        for index in indexes:
+            if index != at:
+                counts.append(at - index)
+            counts.append(min(buckets[index], MOST))
+            at = index + 1
+        parts[name] = [scale, min(zeros, MOST), first, *counts]
+    return zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), 1)
 
 
 def unpack(blob: bytes | None) -> Bins:
     """None: nothing."""
+    if blob and blob[0] != _ZLIB:
+        return _unpack_planes(blob)
     bins: Bins = {}
-    if not blob:
-        return bins
-    place = 1
-    for _ in range(blob[0]):
-        code = blob[place]
-        place += 1
-        if code < 128:
-            name, place = blob[place : place + code].decode(), place + code
+    for name, (scale, zeros, at, *counts) in (json.loads(zlib.decompress(blob)) if blob else {}).items():
+        if not counts or min(counts) > 0:
+            buckets = dict(zip(range(at, at + len(counts)), counts, strict=True))
         else:
-            name = NAMES[code - 128]
-        scale = blob[place]
-        zeros, place = _read(blob, place + 1)
-        runs, place = _read(blob, place)
-        buckets: dict[int, int] = {}
-        for _ in range(runs):
-            first, place = _read(blob, place)
-            length, place = _read(blob, place)
-            first -= _FIRST
-            planes = blob[place]
-            place += 1
-            counts: Sequence[int] = blob[place : place + length]
-            place += length
-            base = 0
-            for plane in range(planes):
-                start, place = _read(blob, place)
-                above, place = _read(blob, place)
-                base += start
-                shift = 8 * plane + 8
-                counts = list(counts)
-                counts[base : base + above] = [
-                    low + (n << shift)
-                    for low, n in zip(counts[base : base + above], blob[place : place + above], strict=True)
-                ]
-                place += above
-            indexes = range(first, first + length)
-            if 0 in counts:
-                buckets.update(zip(compress(indexes, counts), filter(None, counts), strict=True))
-            else:
-                buckets.update(zip(indexes, counts, strict=True))
+            buckets = {}
+            for n in counts:
+                if n > 0:
+                    buckets[at] = n
+                at += 1 if n > 0 else -n
         bins[name] = (scale, zeros, buckets)
     return bins
 
 
-def _read(blob: bytes, place: int) -> tuple[int, int]:
-    """A number, and where the next thing is."""
-    n = blob[place]
-    if n < 128:
-        return n, place + 1
-    n &= 127
-    shift = 7
-    while True:
-        place += 1
-        more = blob[place]
-        n |= (more & 127) << shift
-        if more < 128:
-            return n, place + 1
-        shift += 7
+_ZLIB = 0x78
+"""The first byte of a stream of zlib; as a number of histograms it would be 120."""
+_NAMES = (
+    "device", "cache", "host", "similar", "stale", "smaller", "input", "queue", "transfer", "inference", "output",
+)  # fmt: skip
+_FIRST = 1 << 13
+"""Added to the index of a run, which may be below 0."""
+
+
+def _unpack_planes(blob: bytes) -> Bins:
+    bins: Bins = {}
+    number = _read_numbers(blob)
+    for _ in range(number(raw=True)):
+        code = number(raw=True)
+        name = _NAMES[code - 128] if code > 127 else bytes(number(raw=True) for _ in range(code)).decode()
+        scale, zeros, buckets = number(raw=True), number(), dict[int, int]()
+        for _ in range(number()):
+            first, length = number() - _FIRST, number()
+            planes = number(raw=True)
+            counts, base = [number(raw=True) for _ in range(length)], 0
+            for plane in range(1, planes + 1):
+                base, above = base + number(), number()
+                for place in range(base, base + above):
+                    counts[place] += number(raw=True) << 8 * plane
+            buckets.update((index, n) for index, n in enumerate(counts, first) if n)
+        bins[name] = (scale, zeros, buckets)
+    return bins
+
+
+def _read_numbers(blob: bytes) -> Callable[..., int]:
+    """One after another; raw: a byte as it is."""
+    rest = iter(blob)
+
+    def number(raw: bool = False) -> int:
+        n = next(rest)
+        shift = 7
+        while not raw and n >> shift:
+            n = n & ~(1 << shift) | next(rest) << shift
+            shift += 7
+        return n
+
+    return number
 
 
 def histograms(bins: Bins) -> dict[str, Histogram]:

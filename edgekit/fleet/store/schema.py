@@ -10,22 +10,23 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from edgekit.fleet.store.store import FleetDevice, Query
+from edgekit.fleet.store.records import FleetDevice, Query
 
-VERSION = 2
+VERSION = 5
+"""Stores of before, from OLDEST on, are migrated: see `migrations`."""
+OLDEST = 2
 _DAY_MS = 24 * 3600 * 1000
-_TYPES = {bool: "{int}", int: "{int}", float: "{real}", str: "{text}"}
 LISTED = tuple(field.name for field in fields(FleetDevice) if field.name != "recent")
 """The fields of Device, all columns of the table."""
 DEVICE_COLUMNS = ("num", *LISTED, "born_epoch", "born_boot", "latest_ms", "figures_ms")
 """born_*: of the last birth. latest_ms: when its newest window ended. figures_ms: arrival of the last figures."""
 SUMS = (
     "windows", "dur_ms", "n", "errors", "hits", "misses", "host", "over", "blocked", "compared", "differed", "clipped",
-    "values",
+    "values", "dropped",
 )  # fmt: skip
 """Columns of a roll-up that add."""
 
@@ -63,43 +64,79 @@ BOUNDS: Mapping[str, Bound] = {
 """r: roll-ups of devices, m: of the fleet, as r5 is, too."""
 
 
-def quoted(names: tuple[str, ...], before: str = "") -> str:
+def quoted(names: Sequence[str], before: str = "") -> str:
     return ", ".join(f'{before}"{name}"' for name in names)
 
 
-def ddl() -> tuple[str, ...]:
-    """The statements, with {int}, {real}, {text}, {blob}, {id} and {clustered} filled in."""
-    sums = ", ".join(f'"{name}" {{int}}' for name in SUMS)
-    kinds = {field.name: str(field.type) for field in fields(FleetDevice)}
-    kinds |= {"num": "int", "born_epoch": "str", "born_boot": "int", "latest_ms": "int", "figures_ms": "int"}
-    words = {"bool": "{int}", "int": "{int}", "float": "{real}", "str": "{text}"}
-    columns = [
-        f'"{name}" {words[kinds[name].split(" ")[0]]}' + (" PRIMARY KEY" if name == "num" else "")
-        for name in DEVICE_COLUMNS
-    ]
-    return (
-        f"CREATE TABLE IF NOT EXISTS device ({', '.join(columns)})",
-        "CREATE UNIQUE INDEX IF NOT EXISTS device_id ON device (id)",
-        "CREATE TABLE IF NOT EXISTS build (num {int} PRIMARY KEY, model {text}, version {text}, profile {text}, "
-        "UNIQUE (model, version, profile))",
-        "CREATE TABLE IF NOT EXISTS mark (device {int}, epoch {text}, hwm {int}, ahead {text}, stored {int}, "
-        "gap {int}, dropped {int}, refused {int}, seen_ms {int}, PRIMARY KEY (device, epoch)){clustered}",
-        "CREATE TABLE IF NOT EXISTS win (device {int}, epoch {text}, seq {int}, received_ms {int}, refused {text}, "
-        "payload {blob}, PRIMARY KEY (device, epoch, seq)){clustered}",
-        "CREATE INDEX IF NOT EXISTS win_received ON win (received_ms)",
-        "CREATE TABLE IF NOT EXISTS recent (device {int}, slot {int}, moment_ms {int}, epoch {text}, seq {int}, "
-        "p50 {real}, p95 {real}, p99 {real}, rate {real}, temp {real}, PRIMARY KEY (device, slot)){clustered}",
-        "CREATE TABLE IF NOT EXISTS rollup (device {int}, minutes {int}, start_ms {int}, build {int}, "
-        f"{sums}, temp {{real}}, cpu {{real}}, mem {{real}}, psi {{real}}, latency {{blob}}, stages {{blob}}, "
-        "codes {text}, folded {int}, PRIMARY KEY (device, minutes, start_ms, build)){clustered}",
-        "CREATE INDEX IF NOT EXISTS rollup_start ON rollup (minutes, start_ms)",
-        "CREATE INDEX IF NOT EXISTS rollup_build ON rollup (build)",
-        "CREATE INDEX IF NOT EXISTS rollup_open ON rollup (start_ms) WHERE folded = 0",
-        "CREATE TABLE IF NOT EXISTS event (id {id}, at_ms {int}, device {int}, kind {text}, text {text})",
-        "CREATE INDEX IF NOT EXISTS event_device ON event (device, id)",
-        "CREATE TABLE IF NOT EXISTS size (name {text} PRIMARY KEY, rows {int}, bytes {int}){clustered}",
-        "CREATE TABLE IF NOT EXISTS counter (name {text} PRIMARY KEY, value {int}){clustered}",
-    )
+@dataclass(frozen=True)
+class StoreTable:
+    """spec: `name word, ...` of each column, in the schema's words. key: of a row."""
+
+    name: str
+    spec: str
+    key: str
+    clustered: bool = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(column.split(" ")[0] for column in self.spec.split(", "))
+
+    def create(self) -> str:
+        """With {int}, {real}, {text}, {blob} and {clustered} to be filled in."""
+        columns = ", ".join('"{}" {{{}}}'.format(*column.split(" ")) for column in self.spec.split(", "))
+        clustered = "{clustered}" if self.clustered else ""
+        return f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}, PRIMARY KEY ({self.key})){clustered}"
+
+    def insert(self) -> str:
+        return f"INSERT INTO {self.name} ({quoted(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
+
+    def write(self, *fixed: str, where: str = "") -> str:
+        """Insert a row, or replace what it has under its key, less the `fixed` columns."""
+        kept = (*self.key.split(", "), *fixed)
+        changed = ", ".join(f'"{name}" = excluded."{name}"' for name in self.columns if name not in kept)
+        return f"{self.insert()} ON CONFLICT ({self.key}) DO UPDATE SET {changed}{where}"
+
+
+_WORDS = {"bool": "int", "int": "int", "float": "real", "str": "text"}
+_KINDS = {field.name: _WORDS[str(field.type).split(" ")[0]] for field in fields(FleetDevice) if field.name in LISTED}
+_KINDS |= {"num": "int", "born_epoch": "text", "born_boot": "int", "latest_ms": "int", "figures_ms": "int"}
+DEVICE = StoreTable("device", ", ".join(f"{name} {_KINDS[name]}" for name in DEVICE_COLUMNS), "num", clustered=False)
+BUILD = StoreTable("build", "num int, model text, version text, profile text", "num", clustered=False)
+MARK = StoreTable(
+    "mark", "device int, epoch text, hwm int, ahead text, stored int, gap int, dropped int, refused int, seen_ms int",
+    "device, epoch",
+)  # fmt: skip
+WIN = StoreTable(
+    "win", "device int, epoch text, seq int, received_ms int, refused text, payload blob", "device, epoch, seq"
+)
+RECENT_WINDOWS = StoreTable(
+    "recent", "device int, slot int, moment_ms int, epoch text, seq int, p50 real, p95 real, p99 real, rate real, "
+    "temp real", "device, slot",
+)  # fmt: skip
+ROLLUP = StoreTable(
+    "rollup",
+    f"device int, minutes int, start_ms int, build int, {', '.join(f'{name} int' for name in SUMS)}, temp real, "
+    "cpu real, mem real, psi real, latency blob, stages blob, codes text, folded int",
+    "device, minutes, start_ms, build",
+)
+SIZE = StoreTable("size", "name text, rows int, bytes int", "name")
+FORGOTTEN = StoreTable("forgotten", "device text, at_ms int, cleared int", "device")
+"""Boards whose retained birth is not to bring them back. cleared: the broker has dropped it."""
+DDL = (
+    *(table.create() for table in (
+        DEVICE, BUILD, MARK, WIN, RECENT_WINDOWS, ROLLUP, SIZE, FORGOTTEN,
+        StoreTable("counter", "name text, value int", "name"),
+    )),
+    "CREATE TABLE IF NOT EXISTS event (id {id}, at_ms {int}, device {int}, kind {text}, text {text})",
+    "CREATE UNIQUE INDEX IF NOT EXISTS device_id ON device (id)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS build_names ON build (model, version, profile)",
+    "CREATE INDEX IF NOT EXISTS win_received ON win (received_ms)",
+    "CREATE INDEX IF NOT EXISTS rollup_start ON rollup (minutes, start_ms)",
+    "CREATE INDEX IF NOT EXISTS rollup_build ON rollup (build)",
+    "CREATE INDEX IF NOT EXISTS rollup_open ON rollup (start_ms) WHERE folded = 0",
+    "CREATE INDEX IF NOT EXISTS event_device ON event (device, id)",
+    "CREATE INDEX IF NOT EXISTS event_kind ON event (kind, at_ms)",
+)  # fmt: skip
 
 
 def where_of(query: Query) -> tuple[str, tuple[Any, ...]]:

@@ -33,8 +33,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from edgekit.fleet.store import packed
-from edgekit.fleet.store.schema import SUMS, Bound, quoted
-from edgekit.fleet.store.store import Rollup
+from edgekit.fleet.store.records import Rollup
+from edgekit.fleet.store.schema import FORGOTTEN, ROLLUP, SIZE, SUMS, Bound, quoted
 from edgekit_runtime.system.strict_json import load_json
 from edgekit_runtime.telemetry.window import Window
 
@@ -42,17 +42,18 @@ _MOST = packed.MOST
 _CHUNK = 250
 
 
-class Database(Protocol):
+class ReadDatabase(Protocol):
     """A connection: one transaction at a time. `?` stands for a value."""
 
     def execute(self, statement: str, given: Sequence[Any] = ()) -> Any: ...
 
+
+class Database(ReadDatabase, Protocol):
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None: ...
 
 
-def select_in(database: Database, statement: str, values: Sequence[Any], width: int = 1) -> list[Any]:
-    """Rows of a statement whose {} is a list of values, or of rows of `width` integers.
-    In few, alike statements."""
+def select_in(database: ReadDatabase, statement: str, values: Sequence[Any], width: int = 1) -> list[Any]:
+    """Rows of a statement whose {} is a list of values or of rows of `width` integers."""
     found: list[Any] = []
     for start in range(0, len(values), _CHUNK):
         some = list(values[start : start + _CHUNK])
@@ -68,16 +69,13 @@ def select_in(database: Database, statement: str, values: Sequence[Any], width: 
 
 
 class Sums:
-    """A roll-up while windows are added to it."""
+    """A roll-up while windows are added to it. largest: of a window, LARGEST."""
 
-    __slots__ = ("codes", "counts", "cpu", "latency", "mem", "psi", "stages", "temp")
+    __slots__ = ("codes", "counts", "largest", "latency", "stages")
 
     def __init__(self) -> None:
         self.counts = [0] * len(SUMS)
-        self.temp: float | None = None
-        self.cpu: float | None = None
-        self.mem: float | None = None
-        self.psi: float | None = None
+        self.largest: list[float | None] = [None] * 4
         self.latency: packed.Bins = {}
         self.stages: packed.Bins = {}
         self.codes: dict[str, int] = {}
@@ -88,7 +86,7 @@ class Sums:
         made = cls()
         n = len(SUMS)
         made.counts = list(row[:n])
-        made.temp, made.cpu, made.mem, made.psi = row[n : n + 4]
+        made.largest = list(row[n : n + 4])
         made.latency = packed.unpack(row[n + 4])
         if row[n + 5] and whole:
             made.stages = packed.unpack(row[n + 5])
@@ -98,7 +96,7 @@ class Sums:
 
     def row(self) -> tuple[Any, ...]:
         return (
-            *[min(n, _MOST) for n in self.counts], self.temp, self.cpu, self.mem, self.psi,
+            *[min(n, _MOST) for n in self.counts], *self.largest,
             packed.pack(self.latency), packed.pack(self.stages) if self.stages else None,
             json.dumps(self.codes) if self.codes else None,
         )  # fmt: skip
@@ -107,11 +105,11 @@ class Sums:
         given = (
             1, window.dur_ms, window.n, window.errors, window.hits, window.misses or 0, window.host,
             window.over_budget, window.refused_by_budget, window.compared, window.differed,
-            window.clipped, window.values,
+            window.clipped, window.values, window.dropped,
         )  # fmt: skip
         self.counts = [have + more for have, more in zip(self.counts, given)]  # noqa: B905 - as long
         system = window.system
-        self._largest(system.temp, system.cpu, system.mem, window.psi)
+        self._raise((system.temp, system.cpu, system.mem, window.psi))
         for source, h in window.latency.items():
             packed.add(self.latency, source, h.scale, h.zeros, h.buckets)
         for stage, h in window.stages.items():
@@ -121,7 +119,7 @@ class Sums:
 
     def merge(self, other: Sums) -> None:
         self.counts = [have + more for have, more in zip(self.counts, other.counts)]  # noqa: B905 - as long
-        self._largest(other.temp, other.cpu, other.mem, other.psi)
+        self._raise(other.largest)
         packed.merge(self.latency, other.latency)
         packed.merge(self.stages, other.stages)
         for code, n in other.codes.items():
@@ -132,32 +130,23 @@ class Sums:
             code = "other"
         self.codes[code] = min(_MOST, self.codes.get(code, 0) + n)
 
-    def _largest(self, temp: float | None, cpu: float | None, mem: float | None, psi: float | None) -> None:
-        if temp is not None and (self.temp is None or temp > self.temp):
-            self.temp = temp
-        if cpu is not None and (self.cpu is None or cpu > self.cpu):
-            self.cpu = cpu
-        if mem is not None and (self.mem is None or mem > self.mem):
-            self.mem = mem
-        if psi is not None and (self.psi is None or psi > self.psi):
-            self.psi = psi
+    def _raise(self, values: Sequence[float | None]) -> None:
+        for place, value in enumerate(values):
+            most = self.largest[place]
+            if value is not None and (most is None or value > most):
+                self.largest[place] = value
 
 
-_VALUES = (*SUMS, "temp", "cpu", "mem", "psi", "latency", "stages", "codes")
-_ROLLUP = ("device", "minutes", "start_ms", "build", *_VALUES, "folded")
+LARGEST = ("temp", "cpu", "mem", "psi")
+_VALUES = (*SUMS, *LARGEST, "latency", "stages", "codes")
 READ_ROLLUPS = (
     f"SELECT r.device, r.minutes, r.start_ms, r.build, {quoted(_VALUES, 'r.')} FROM (VALUES {{}}) AS k "
     "CROSS JOIN rollup AS r WHERE r.device = k.column1 AND r.minutes = k.column2 AND r.start_ms = k.column3 "
     "AND r.build = k.column4"
 )
-_WRITE_ROLLUP = (
-    f"INSERT INTO rollup ({quoted(_ROLLUP)}) VALUES ({', '.join('?' * len(_ROLLUP))}) "
-    "ON CONFLICT (device, minutes, start_ms, build) DO UPDATE SET "
-    + ", ".join(f'"{name}" = excluded."{name}"' for name in (*_VALUES, "folded"))
-)
 _WRITE_SIZE = (
-    'INSERT INTO size (name, "rows", bytes) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET '
-    '"rows" = size."rows" + excluded."rows", bytes = size.bytes + excluded.bytes'
+    f'{SIZE.insert()} ON CONFLICT (name) DO UPDATE SET "rows" = size."rows" + excluded."rows", '
+    "bytes = size.bytes + excluded.bytes"
 )
 NAMES = {5: "r5", 15: "r15", 60: "r1h"}
 FLEET_NAMES = {5: "r5", 15: "m15", 60: "m1h"}
@@ -167,14 +156,15 @@ Key = tuple[int, int, int, int]
 
 
 def grow(database: Database, sizes: dict[str, tuple[int, int]]) -> None:
-    """Remember how many rows and bytes more there are."""
+    """Record added rows and bytes."""
     if sizes:
         database.many(_WRITE_SIZE, [(name, rows, size) for name, (rows, size) in sizes.items()])
 
 
 def write_rollups(database: Database, rollups: dict[Key, tuple[Sums, int]]) -> dict[str, tuple[int, int]]:
-    """Write roll-ups, each with the bytes of the row that it replaces, or -1.
-    What that adds to each size."""
+    """Write roll-ups; returns the growth of each size.
+
+    rollups: key -> sums, and bytes of the row that is replaced, or -1."""
     rows: list[tuple[Any, ...]] = []
     sizes: dict[str, tuple[int, int]] = {}
     for key, (sums, before) in rollups.items():
@@ -186,7 +176,7 @@ def write_rollups(database: Database, rollups: dict[Key, tuple[Sums, int]]) -> d
         new = before < 0
         sizes[name] = (more + new, bytes_more + size + (ROW_BYTES["rollup"] if new else -before))
     if rows:
-        database.many(_WRITE_ROLLUP, rows)
+        database.many(ROLLUP.write(), rows)
     return sizes
 
 
@@ -199,11 +189,10 @@ def rollups_of(found: Mapping[tuple[Any, ...], Sums], minutes: int) -> list[Roll
     for (start, model, version, profile), sums in sorted(
         found.items(), key=lambda item: (item[0][0], item[1].counts[0], item[0])
     ):
-        counts = dict(zip(SUMS, sums.counts, strict=True))
+        figures: dict[str, Any] = dict(zip((*SUMS, *LARGEST), (*sums.counts, *sums.largest), strict=True))
         made.append(Rollup(
-            start, minutes * 60_000, model, version, profile, **counts, temp=sums.temp, cpu=sums.cpu, mem=sums.mem,
-            psi=sums.psi, error_codes=sums.codes, latency=packed.histograms(sums.latency),
-            stages=packed.histograms(sums.stages),
+            start, minutes * 60_000, model, version, profile, **figures, error_codes=sums.codes,
+            latency=packed.histograms(sums.latency), stages=packed.histograms(sums.stages),
         ))  # fmt: skip
     return made
 
@@ -216,24 +205,23 @@ _SIZES = {
     "mark": "0",
     "rollup": "length(latency) + coalesce(length(stages), 0)",
 }
-"""Bytes of a row, beside ROW_BYTES."""
+"""Bytes of a row, on top of ROW_BYTES."""
 
 
 def prune(database: Database, bounds: Mapping[str, Bound], now_ms: int) -> None:
-    """Delete what is beyond its days or its bytes; then the names of builds that no roll-up has."""
-    _trim(database, "win", "win", "received_ms", bounds, now_ms)
-    _trim(database, "event", "event", "at_ms", bounds, now_ms)
-    _trim(database, "mark", "mark", "seen_ms", bounds, now_ms)
-    for minutes, name in NAMES.items():
-        if minutes != 5:
-            _trim(database, name, "rollup", "start_ms", bounds, now_ms, f"minutes = {minutes} AND device > 0")
-    for minutes, name in FLEET_NAMES.items():
-        _trim(database, name, "rollup", "start_ms", bounds, now_ms, f"minutes = {minutes} AND device = 0")
+    """Delete rows beyond their days or bytes, then builds without roll-ups."""
+    for table, column in (("win", "received_ms"), ("event", "at_ms"), ("mark", "seen_ms")):
+        _trim(database, table, table, column, bounds[table], now_ms)
+    for names, device in ((NAMES, "device > 0"), (FLEET_NAMES, "device = 0")):
+        for minutes, name in names.items():
+            where = f"minutes = {minutes} AND {device}"
+            _trim(database, name, "rollup", "start_ms", bounds[name], now_ms, where)
+    database.execute("DELETE FROM forgotten WHERE at_ms < ?", (now_ms - int(bounds["mark"].days * _DAY_MS),))
     database.execute("DELETE FROM build WHERE NOT EXISTS (SELECT 1 FROM rollup WHERE rollup.build = build.num)")
 
 
-def forget(database: Database, name: str) -> bool:
-    """Delete a board and all that is known of it. False if there is none."""
+def forget(database: Database, name: str, now_ms: int) -> bool:
+    """Delete a board and its history; only a live message brings it back. False if unknown."""
     found = database.execute('SELECT num FROM device WHERE "id" = ?', (name,)).fetchone()
     if found is None:
         return False
@@ -244,16 +232,15 @@ def forget(database: Database, name: str) -> bool:
         _delete(database, NAMES[minutes], "rollup", f"minutes = {minutes} AND device = ?", num)
     database.execute("DELETE FROM recent WHERE device = ?", (num,))
     database.execute("DELETE FROM device WHERE num = ?", (num,))
+    database.execute(FORGOTTEN.write(), (name, now_ms, 0))
     database.execute("UPDATE counter SET value = value + 1 WHERE name = 'changed'")
     return True
 
 
 def _trim(
-    database: Database, name: str, table: str, column: str, bounds: Mapping[str, Bound], now_ms: int,
-    where: str = "1 = 1",
-) -> None:  # fmt: skip
+    database: Database, name: str, table: str, column: str, bound: Bound, now_ms: int, where: str = "1 = 1"
+) -> None:
     """Delete what is too old, then the oldest until the rest is within its bytes."""
-    bound = bounds[name]
     _delete(database, name, table, f"{where} AND {column} < ?", now_ms - int(bound.days * _DAY_MS))
     while True:
         size = database.execute('SELECT "rows", bytes FROM size WHERE name = ?', (name,)).fetchone()

@@ -19,11 +19,12 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from edgekit.fleet.store import packed
-from edgekit.fleet.store.schema import DEVICE_COLUMNS, SUMS, quoted
-from edgekit.fleet.store.store import QUARTER_MS, Arrival, Change, Mark, moment_of, quarter_of
+from edgekit.fleet.store.records import QUARTER_MS, Arrival, Change, FleetDevice, Mark, moment_of, quarter_of
+from edgekit.fleet.store.schema import BUILD, DEVICE, DEVICE_COLUMNS, MARK, RECENT_WINDOWS, SUMS, WIN, quoted
 from edgekit.fleet.store.sums import READ_ROLLUPS, ROW_BYTES, Database, Key, Sums, grow, select_in, write_rollups
 from edgekit_runtime.system.strict_json import load_json
 from edgekit_runtime.telemetry.window import Window
@@ -34,46 +35,33 @@ _MOST_RANGES = 64
 _MOST_MARKS = 8
 _MOST_LOST = 1 << 31
 _MOST_BUILDS = 20
-"""That one board may bring in a day: a fleet has one more with each release, a board that means harm one a window."""
+"""New builds per board and day: a release brings one, a malicious board one per window."""
 _OTHER = ("(too many names)", "", "")
 _FIVE_MS = 300_000
-_NEW: dict[str, Any] = dict.fromkeys(DEVICE_COLUMNS, 0) | dict.fromkeys(
-    ("epoch", "software", "model", "version", "sha", "profile", "hardware", "site", "group", "born_epoch"), ""
-) | dict.fromkeys(
-    ("budget_ms", "p50", "p95", "p99", "rate", "psi", "temp", "cpu", "mem", "throttled", "disk")
-) | {"window_s": 60.0}  # fmt: skip
-
-
+_NEW: dict[str, Any] = (
+    dict.fromkeys(DEVICE_COLUMNS, 0)
+    | {one.name: one.default for one in fields(FleetDevice) if one.name not in ("id", "recent")}
+    | {"online": 0, "born_epoch": ""}
+)
 _READ_DEVICES = f'SELECT {quoted(DEVICE_COLUMNS)} FROM device WHERE "id" IN ({{}})'
-_WRITE_DEVICE = (
-    f"INSERT INTO device ({quoted(DEVICE_COLUMNS)}) VALUES ({', '.join('?' * len(DEVICE_COLUMNS))}) "
-    "ON CONFLICT (num) DO UPDATE SET "
-    + ", ".join(f'"{name}" = excluded."{name}"' for name in DEVICE_COLUMNS if name not in ("num", "id"))
-)
-_WRITE_RECENT = (
-    "INSERT INTO recent (device, slot, moment_ms, epoch, seq, p50, p95, p99, rate, temp) VALUES "
-    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device, slot) DO UPDATE SET moment_ms = excluded.moment_ms, "
-    "epoch = excluded.epoch, seq = excluded.seq, p50 = excluded.p50, p95 = excluded.p95, p99 = excluded.p99, "
-    "rate = excluded.rate, temp = excluded.temp WHERE excluded.moment_ms >= recent.moment_ms"
-)
-_WRITE_MARK = (
-    "INSERT INTO mark (device, epoch, hwm, ahead, stored, gap, dropped, refused, seen_ms) VALUES "
-    "(?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device, epoch) DO UPDATE SET hwm = excluded.hwm, "
-    "ahead = excluded.ahead, stored = excluded.stored, gap = excluded.gap, dropped = excluded.dropped, "
-    "refused = excluded.refused, seen_ms = excluded.seen_ms"
-)
+_WRITE_DEVICE = DEVICE.write("id")
+_WRITE_RECENT = RECENT_WINDOWS.write(where=" WHERE excluded.moment_ms >= recent.moment_ms")
+_WRITE_MARK = MARK.write()
+_READ_MARKS = f"SELECT {quoted(MARK.columns)} FROM mark WHERE device IN ({{}})"
 
 
+@dataclass(slots=True)
 class _Epoch:
     """What is stored of one epoch: all up to hwm, and the ranges in `ahead`."""
 
-    __slots__ = ("ahead", "dropped", "gap", "hwm", "new", "refused", "seen_ms", "stored")
-
-    def __init__(self, hwm: int) -> None:
-        self.hwm = hwm
-        self.ahead: list[list[int]] = []
-        self.stored = self.gap = self.dropped = self.refused = self.seen_ms = 0
-        self.new = True
+    hwm: int
+    ahead: list[list[int]] = field(default_factory=list)
+    stored: int = 0
+    gap: int = 0
+    dropped: int = 0
+    refused: int = 0
+    seen_ms: int = 0
+    new: bool = True
 
     @property
     def lost(self) -> int:
@@ -85,7 +73,7 @@ class _Epoch:
         return sum(high - low + 1 for low, high in self.ahead)
 
     def take(self, seq: int) -> bool:
-        """Whether it was new and there is room to remember it."""
+        """Record a window. False if known, or if there is no room to record it."""
         if seq <= self.hwm:
             return False
         ahead = self.ahead
@@ -113,7 +101,7 @@ class _Epoch:
         return True
 
     def give_up_below(self, floor: int) -> int:
-        """Move over what the board no longer has; how many windows those are."""
+        """Skip what the board no longer has; returns how many windows that is."""
         if floor - 1 <= self.hwm:
             return 0
         gone = floor - 1 - self.hwm
@@ -131,18 +119,18 @@ class _Epoch:
 
 class Batch:
     def __init__(self, database: Database, named: dict[str, int]) -> None:
-        """named: how many builds each board has brought.
-        `brought` has those of this batch, once it is committed."""
+        """named: builds that each board has reported; `brought`: those of this batch."""
         self._db, self._named = database, named
         self.brought: Counter[str] = Counter()
         self._rows: dict[str, dict[str, Any]] = {}
         self._fresh: dict[str, list[tuple[Arrival, Window]]] = {}
         self._builds: dict[tuple[str, str, str], int] = {}
         self._events: list[tuple[int, int, str, str]] = []
+        self._forgotten: set[str] = set()
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def read(self, names: Iterable[str]) -> None:
-        """Read the rows of these devices, and make those that are not there yet."""
+        """Read the rows of these devices, and create missing ones."""
         wanted = list(names)
         for found in select_in(self._db, _READ_DEVICES, wanted):
             row = dict(zip(DEVICE_COLUMNS, found, strict=True))
@@ -152,45 +140,44 @@ class Batch:
             (last,) = self._db.execute("SELECT coalesce(max(num), 0) FROM device").fetchone()
             for num, name in enumerate(missing, last + 1):
                 self._rows[name] = _NEW | {"num": num, "id": name}
+            self._forgotten.update(
+                name for (name,) in select_in(self._db, "SELECT device FROM forgotten WHERE device IN ({})", missing)
+            )
 
     def change(self, change: Change) -> None:
-        """A birth makes a device, and a later death of the same boot ends it."""
+        """A birth makes a device, and a later death of the same boot ends it.
+
+        A retained birth does not bring a forgotten board back."""
         state, now, row = change.state, change.received_ms, self._rows[change.device]
+        if change.retained and change.device in self._forgotten and not row["seen_ms"]:
+            return
         if state.birth is None:
             if row["epoch"] == state.epoch and state.boot >= row["boot"] and row["online"]:
-                self.offline(change.device, now, "is gone")
+                self.offline(change.device, now, "disconnected")
             return
         birth = state.birth
         before, after = (row["model"], row["version"]), (birth.model, birth.version)
         if row["model"] and before != after:
             self._event(row, now, "model", f"runs {' '.join(after)} instead of {' '.join(before)}")
         if row["epoch"] and row["epoch"] != state.epoch:
-            self._event(row, now, "epoch", "began a new spool")
+            self._event(row, now, "epoch", "started a new spool")
         elif row["boot"] and state.boot > row["boot"]:
-            self._event(row, now, "boot", "started again")
+            self._event(row, now, "boot", "restarted")
         known = row["seen_ms"] > 0
-        row.update(
-            software=birth.software, model=birth.model, version=birth.version, sha=birth.sha, profile=birth.profile,
-            hardware=birth.hardware, budget_ms=birth.budget_ms, window_s=birth.window_s, site=birth.site,
-            group=birth.group, epoch=state.epoch, boot=state.boot, born_epoch=state.epoch, born_boot=state.boot,
-        )  # fmt: skip
+        born = {"epoch": state.epoch, "boot": state.boot, "born_epoch": state.epoch, "born_boot": state.boot}
+        row.update(asdict(birth) | born)
         if not known or not change.retained:
             self._online(row, now)
 
     def arrive(self, arrivals: Sequence[Arrival]) -> list[Mark]:
-        """Take what is new, and move the marks."""
+        """Store new messages and advance the marks."""
         groups: dict[tuple[str, str], list[Arrival]] = {}
         for arrival in arrivals:
             groups.setdefault((arrival.device, arrival.epoch), []).append(arrival)
         numbers = {self._rows[name]["num"]: name for name, _ in groups}
         known: dict[str, dict[str, _Epoch]] = {}
-        for num, epoch, hwm, ahead, stored, gap, dropped, refused, seen_ms in select_in(
-            self._db, "SELECT device, epoch, hwm, ahead, stored, gap, dropped, refused, seen_ms FROM mark "
-            "WHERE device IN ({})", list(numbers),
-        ):  # fmt: skip
-            mark = known.setdefault(numbers[num], {})[epoch] = _Epoch(hwm)
-            mark.ahead = load_json(ahead) if ahead else []
-            mark.stored, mark.gap, mark.dropped, mark.refused, mark.seen_ms = stored, gap, dropped, refused, seen_ms
+        for num, epoch, hwm, ahead, *counts in select_in(self._db, _READ_MARKS, list(numbers)):
+            mark = known.setdefault(numbers[num], {})[epoch] = _Epoch(hwm, load_json(ahead) if ahead else [], *counts)
             mark.new = False
         windows: list[tuple[Any, ...]] = []
         marks, size = [], 0
@@ -206,10 +193,7 @@ class Batch:
             marks.append(Mark(name, epoch, mark.hwm, known_birth, mark.held, new, len(group) - len(taken)))
         size = sum(len(window[5] or b"") for window in windows)
         self._grow("win", len(windows), size + ROW_BYTES["win"] * len(windows))
-        self._db.many(
-            "INSERT INTO win (device, epoch, seq, received_ms, refused, payload) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (device, epoch, seq) DO NOTHING", windows,
-        )  # fmt: skip
+        self._db.many(f"{WIN.insert()} ON CONFLICT ({WIN.key}) DO NOTHING", windows)
         self._write_marks(groups, known)
         return marks
 
@@ -235,9 +219,7 @@ class Batch:
                 row["refused"] = min(_MOST, row["refused"] + 1)
                 mark.refused += 1
                 if row["refused"] in (1, 10, 100, 1000):
-                    self._event(
-                        row, arrival.received_ms, "refused", f"sent a window that was refused: {arrival.refused}"
-                    )
+                    self._event(row, arrival.received_ms, "refused", f"sent a refused window: {arrival.refused}")
         gone = mark.give_up_below(floor)
         mark.stored += len(taken)
         row["stored"] = min(_MOST, row["stored"] + len(taken))
@@ -247,7 +229,7 @@ class Batch:
             row["lost"] = min(_MOST, row["lost"] + lost)
             self._event(row, last.received_ms, "lost", f"gave up {lost} windows")
         elif gone:
-            self._event(row, last.received_ms, "lost", f"has {gone} windows no more that it did not give up")
+            self._event(row, last.received_ms, "lost", f"no longer has {gone} windows that it did not give up")
         if last.window is not None:
             seal = last.window.seal
             row["waiting"] = min(_MOST, max(0, seal.floor - 1 + seal.spooled - mark.hwm - mark.held))
@@ -288,7 +270,8 @@ class Batch:
         row = self._rows[name]
         row.update(dict.fromkeys(("p50", "p95", "p99", "rate", "psi")), figures_ms=0)
         row.update(dict.fromkeys(
-            ("n", "hits", "misses", "host", "over", "errors", "blocked", "compared", "differed", "clipped", "values"), 0
+            ("n", "hits", "misses", "host", "over", "errors", "blocked", "compared", "differed", "clipped", "values",
+                "dropped"), 0
         ))  # fmt: skip
 
     def finish(self) -> None:
@@ -304,6 +287,8 @@ class Batch:
             for row in seen:
                 row["changed"] = changed
             self._db.many(_WRITE_DEVICE, [tuple(row.values()) for row in seen])
+            back = [(row["id"],) for row in seen if row["id"] in self._forgotten]
+            self._db.many("DELETE FROM forgotten WHERE device = ?", back)
         if self._events:
             self._db.many("INSERT INTO event (at_ms, device, kind, text) VALUES (?, ?, ?, ?)", self._events)
             size = sum(len(event[3]) for event in self._events)
@@ -311,7 +296,7 @@ class Batch:
         grow(self._db, self._sizes)
 
     def _roll_up(self) -> None:
-        """Merge the new windows into the roll-ups, and renew the figures of their boards."""
+        """Merge new windows into the roll-ups and update their boards' figures."""
         if not self._fresh:
             return
         timed = {
@@ -370,7 +355,7 @@ class Batch:
                 self._rows[name].update(_figures(sums_of), figures_ms=received_ms)
 
     def _find_builds(self) -> None:
-        """Numbers of all (model, version, profile) that are met."""
+        """Look up the number of each build, and add new ones."""
         wanted = {(w.model, w.version, w.profile) for fresh in self._fresh.values() for _, w in fresh}
         rows = (self._rows[name] for name in self._fresh)
         wanted |= {(row["model"], row["version"], row["profile"]) for row in rows}
@@ -384,13 +369,10 @@ class Batch:
         if missing:
             (last,) = self._db.execute("SELECT coalesce(max(num), 0) FROM build").fetchone()
             self._builds.update({build: num for num, build in enumerate(missing, last + 1)})
-            self._db.many(
-                "INSERT INTO build (num, model, version, profile) VALUES (?, ?, ?, ?)",
-                [(self._builds[build], *build) for build in missing],
-            )
+            self._db.many(BUILD.insert(), [(self._builds[build], *build) for build in missing])
 
     def _bound_names(self) -> None:
-        """A board that names ever new builds is counted under `_OTHER` from its `_MOST_BUILDS`th on."""
+        """Count a board's builds beyond `_MOST_BUILDS` under `_OTHER`."""
         over: dict[tuple[str, str, str], str] = {}
         allowed: set[tuple[str, str, str]] = set()
         for name, fresh in self._fresh.items():
@@ -410,17 +392,17 @@ class Batch:
         found = self._db.execute("SELECT num FROM build WHERE model = ?", (_OTHER[0],)).fetchone()
         if found is None:
             (last,) = self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM build").fetchone()
-            self._db.many("INSERT INTO build (num, model, version, profile) VALUES (?, ?, ?, ?)", [(last, *_OTHER)])
+            self._db.many(BUILD.insert(), [(last, *_OTHER)])
             found = (last,)
         self._builds |= dict.fromkeys(refused, found[0])
         for name in set(refused.values()):
             if self._named.get(name, 0) + self.brought[name] == _MOST_BUILDS:
                 self.brought[name] += 1
                 now = self._fresh[name][-1][0].received_ms
-                self._event(self._rows[name], now, "refused", f"named more than {_MOST_BUILDS} builds in a day")
+                self._event(self._rows[name], now, "refused", f"reported more than {_MOST_BUILDS} builds in a day")
 
     def _take_newest(self, row: dict[str, Any], moment: int, arrival: Arrival, window: Window) -> None:
-        """What a row shows of its newest window; of an earlier one, when a backlog comes, nothing."""
+        """Show the newest window in the row; ignore older ones of a backlog."""
         row["epoch"] = row["epoch"] or window.seal.epoch
         row["boot"] = max(row["boot"], window.boot)
         if moment < row["latest_ms"]:
@@ -434,7 +416,7 @@ class Batch:
 
     def _online(self, row: dict[str, Any], now_ms: int) -> None:
         if not row["online"]:
-            self._event(row, now_ms, "online", "reports again" if row["seen_ms"] else "reports for the first time")
+            self._event(row, now_ms, "online", "is back" if row["seen_ms"] else "reported for the first time")
             row["online"], row["since_ms"] = 1, now_ms
         row["seen_ms"] = max(now_ms, row["seen_ms"])
 
@@ -458,7 +440,7 @@ def _figures(several: Sequence[Sums]) -> dict[str, Any]:
     row = dict(zip(SUMS, counts, strict=True))
     dur_ms, _ = row.pop("dur_ms"), row.pop("windows")
     p50, p95, p99 = packed.quantiles([sums.latency for sums in several], (0.5, 0.95, 0.99))
-    psi = max((sums.psi for sums in several if sums.psi is not None), default=None)
+    psi = max((sums.largest[3] for sums in several if sums.largest[3] is not None), default=None)
     return row | {
         "p50": p50,
         "p95": p95,

@@ -7,7 +7,7 @@
 Rules:
 - a single request runs in its caller's thread without waiting; no caller's thread works for others, so Ctrl-C hurts
   its receiver alone;
-- the future exists before its request is queued, and every request ends exactly once, in a forked child too;
+- the future exists before its request is queued, and every request ends exactly once;
 - a cancelled caller never affects its batch-mates, and each member of a failed batch gets its own error;
 - a full queue refuses; a higher priority goes first, but waiting counts, so that each request gets its turn;
 - while the interpreter ends no worker runs: each caller runs its own item;
@@ -17,29 +17,25 @@ Rules:
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from edgekit_runtime.batching.costs import Costs, Mode
 from edgekit_runtime.batching.queue import Queue, expiry_error, would_hold
-from edgekit_runtime.batching.queued_request import BatchResult, FutureRequest, WaitingCaller
+from edgekit_runtime.batching.queued_request import AwaitingTask, BatchResult, FutureRequest, WaitingCaller
 from edgekit_runtime.batching.worker import Gate, Runs, Worker
-from edgekit_runtime.system.errors import ClosedError, EdgekitError, ForkedError
+from edgekit_runtime.system.errors import ClosedError, EdgekitError, model_closed
+from edgekit_runtime.system.records import record
 from edgekit_runtime.system.threads import is_exiting
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Run = Callable[[Sequence[Item]], Sequence[Result]]
-
-_served = tuple.__new__  # half of what the named tuple's own constructor takes
 
 PATIENCE_HAND_OFFS = 5000
 """Barging: a caller's patience in hand-offs. With 32 waiting, turns then take 1 % of it."""
@@ -48,7 +44,7 @@ LAST_S = 2.0
 """Seconds that a caller waits for the engine while the interpreter ends."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BatchStats:
     """batches: size -> how many ran.
     refused: requests that met a full queue.
@@ -96,23 +92,16 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         if queue_limit < 1:
             raise ValueError(f"queue_limit must be at least 1, not {queue_limit}")
-        self._run, self._run_one = run, run_one
-        self._costs, self._clock = costs, clock
+        self._costs, self.clock = costs, clock
         self._mode: Mode = costs.mode
-        self._queue_limit = queue_limit
-        self._inline = inline
-        self._barging, self._batches = inline and self._mode == "barge", self._mode == "batch"
+        self.inline = inline
+        self._barging, self.batches = inline and self._mode == "barge", self._mode == "batch"
         patience = PATIENCE_HAND_OFFS * costs.hand_off_s
         self._patience_s = min(LONGEST_PATIENCE_S, patience) if self._mode == "barge" else 0.0
-        self._fresh()
-        _alive.add(self)
-
-    def _fresh(self) -> None:
-        """The parts that hold locks and threads: recreated in a forked child."""
-        self._runs = Runs(self._run, self._run_one, self._costs, self._clock)
-        self._gate = Gate(self._runs.idle_since)
-        self._queue = Queue(self._costs, self._queue_limit, lambda: self._worker.begin())
-        self._worker = Worker(self._queue, self._gate, self._runs, self._patience_s, self.abandon)
+        self.runs = Runs(run, run_one, costs, clock)
+        self.gate = Gate(self.runs.idle_since)
+        self.queue = Queue(costs, queue_limit, lambda: self._worker.begin())
+        self._worker = Worker(self.queue, self.gate, self.runs, self._patience_s, self.abandon)
         self._main_id = threading.main_thread().ident
 
     # What callers use.
@@ -124,108 +113,79 @@ class Batcher(Generic[Item, Result]):
         priority: higher first; a level is worth a second of waiting.
         Raises what the engine raised, BudgetExceeded, QueueFull, ClosedError.
         """
-        gate, queue, barges = self._gate, self._queue, self._barging and not priority
+        queue, barges = self.queue, self._barging and not priority
         if barges:
             first = True
         else:  # no request is ahead, and the worker would not hold this one, the only one, for those that come back
-            first = self._inline and not queue.lanes.live
-            if first and self._batches and queue.returns.away:
-                first = not would_hold(self._costs, queue.returns, self._clock())
-        if not first or gate.line or not gate.acquire(False):
+            first = self.inline and not queue.lanes.live
+            if first and self.batches and queue.returns.away:
+                first = not would_hold(self._costs, queue.returns, self.clock())
+        if not first or not self.gate.try_enter():
             return self._barge(item, due) if barges else self._wait_for(item, due, priority)
-        runs = self._runs
-        try:  # as `_run_inline` does, without another call: a single caller pays for each call
-            if queue.refusal is not None:
-                raise copy(queue.refusal)
-            if self._batches and queue.returns.away:
-                with queue.mutex:
-                    queue.returns.came(self._clock(), lone=True)
-            clock = runs.clock
-            runs.started = start = clock()
-            result = runs.one(item)
-            ran = clock() - start
-            runs.alone = alone = runs.alone + 1
-            if not alone & runs.unlearnt or ran < runs.quick_s:
-                runs.learn(start, ran)
-            if self._batches and queue.lanes.live:
-                self._left(start + ran)
-            return _served(BatchResult, (result, 0.0, ran, 1))
-        finally:
-            runs.started = None
-            if gate.line:
-                gate.leave()
-            else:
-                gate.release()
-                if gate.line:
-                    gate.pass_on()
+        return self._run_inline(item, 0.0)
 
     def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[BatchResult]:
         """Queue one item. Raises QueueFull, ClosedError; the future carries later errors."""
         if is_exiting():
             future: Future[BatchResult] = Future()
-            future.set_running_or_notify_cancel()
             try:
                 future.set_result(self._last(item))
             except Exception as error:  # noqa: BLE001 - it belongs to the caller
                 future.set_exception(error)
             return future
-        request = FutureRequest(item, self._clock(), due, priority, self._queue.cancelled)
-        self._queue.push(request, idle=self._runs.started is None)
+        request = FutureRequest(item, self.clock(), due, priority, self.queue.cancelled)
+        self.queue.push(request, idle=self.runs.started is None)
         return request.future
+
+    async def wait(self, item: Item, *, due: float = math.inf, priority: int = 0) -> BatchResult:
+        """As `call`, for a task of an event loop; without its item if the task is cancelled."""
+        import asyncio
+
+        if is_exiting():
+            return self._last(item)
+        request = AwaitingTask(item, self.clock(), due, priority, asyncio.get_running_loop())
+        self.queue.push(request, idle=self.runs.started is None)
+        try:
+            return await request.future
+        except BaseException:
+            self.queue.drop(request, "cancelled")
+            raise
 
     def ahead(self, priority: int = 0, came: float | None = None) -> tuple[float, float | None]:
         """(seconds of the requests queued before it, seconds that the present run lasts or None).
 
         came: the request's arrival on the batcher's clock; None for now.
         """
-        now, queue = self._clock(), self._queue
+        now, queue = self.clock(), self.queue
         with queue.mutex:
             count = queue.lanes.ahead(priority, now, came)
-        started = self._runs.started
+        started = self.runs.started
         return self._costs.total(count) if count else 0.0, None if started is None else now - started
 
     @property
     def queued(self) -> int:
-        return len(self._queue.lanes)
-
-    @property
-    def run_one(self) -> Callable[[Item], Result]:
-        return self._runs.one
-
-    @run_one.setter
-    def run_one(self, run_one: Callable[[Item], Result]) -> None:
-        self._run_one = self._runs.one = run_one
-
-    @property
-    def running_s(self) -> float | None:
-        """Seconds that the present run lasts already; None without one."""
-        return self._runs.running_s()
+        return len(self.queue.lanes)
 
     def stats(self) -> BatchStats:
-        queue, runs = self._queue, self._runs
+        queue, runs = self.queue, self.runs
         with queue.mutex:
             counts = queue.counts
             return BatchStats(
                 mode=self._mode,
                 batches=dict(sorted((runs.batches + Counter({1: runs.alone})).items())),
                 queued=len(queue.lanes),
-                refused=counts["refused"],
-                expired=counts["expired"],
-                cancelled=counts["cancelled"],
-                failed=counts["failed"],
-                held=counts["held"],
                 held_s=queue.held_s,
+                **{fate: counts[fate] for fate in ("refused", "expired", "cancelled", "failed", "held")},
             )
 
     def abandon(self, error: EdgekitError) -> None:
         """Fail the running batch and all that wait, and refuse new requests: the engine hangs.
 
-        The thread in the engine is left alone and its result is dropped. A caller whose own thread is in the engine
-        gets the
+        The thread in the engine is left alone and its result is dropped. A caller that is in the engine itself gets the
         error when the engine returns: see `inline`.
         """
-        self._queue.fail_all(error, also=True)
-        self._gate.shut_out()
+        self.queue.fail_all(error, also=True)
+        self.gate.shut_out()
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Refuse new requests, drain for at most timeout_s, fail the rest, and end the worker.
@@ -233,23 +193,23 @@ class Batcher(Generic[Item, Result]):
         Idempotent. Returns True if nothing uses the engine any more, so that it may be freed.
         """
         end = time.monotonic() + timeout_s
-        error, queue = ClosedError("the model was closed", do="Open the bundle again"), self._queue
+        error, queue = model_closed(), self.queue
         with queue.mutex:
             queue.refusal = queue.refusal or error
             abandoned = not isinstance(queue.refusal, ClosedError)
             worker = self._worker.thread
             queue.wake()
         own = worker is threading.current_thread()
-        if abandoned and self._runs.started is not None:
+        if abandoned and self.runs.started is not None:
             end = time.monotonic()  # hung: no caller waits for it
         if worker is not None and not own:
             worker.join(max(0.0, end - time.monotonic()))
         queue.fail_all(error, also=False)
         if worker is not None and not own:
             worker.join(max(0.0, end - time.monotonic()))
-        if not self._gate.enter(timeout_s=max(0.0, end - time.monotonic())):  # an inline call may still be running
+        if not self.gate.enter(timeout_s=max(0.0, end - time.monotonic())):  # an inline call may still be running
             return False
-        self._gate.leave()
+        self.gate.leave()
         return own or worker is None or not worker.is_alive()
 
     # In the caller's own thread.
@@ -257,49 +217,52 @@ class Batcher(Generic[Item, Result]):
     def _barge(self, item: Item, due: float) -> BatchResult:
         if is_exiting():
             return self._last(item)
-        came = self._clock()
+        came = self.clock()
         timeout = None if due == math.inf else due - self._costs.seconds(1) - came
-        if (timeout is not None and timeout <= 0) or not self._gate.enter(self._patience_s, timeout):
-            if self._queue.refusal is not None:
-                raise copy(self._queue.refusal)
-            with self._queue.mutex:
-                self._queue.counts["expired"] += 1
+        if (timeout is not None and timeout <= 0) or not self.gate.enter(self._patience_s, timeout):
+            if self.queue.refusal is not None:
+                raise copy(self.queue.refusal)
+            with self.queue.mutex:
+                self.queue.counts["expired"] += 1
             raise expiry_error()
-        return self._run_inline(item, self._clock() - came)
+        return self._run_inline(item, self.clock() - came)
 
     def _run_inline(self, item: Item, queued_s: float) -> BatchResult:
         """The caller has entered the gate."""
-        runs = self._runs
+        runs = self.runs
         try:
-            if self._queue.refusal is not None:
-                raise copy(self._queue.refusal)
-            runs.started = start = self._clock()
+            if self.queue.refusal is not None:
+                raise copy(self.queue.refusal)
+            if self.batches and self.queue.returns.away:
+                with self.queue.mutex:
+                    self.queue.returns.came(self.clock(), lone=True)
+            runs.started = start = self.clock()
             result = runs.one(item)
-            ran = self._clock() - start
+            ran = self.clock() - start
             runs.alone = alone = runs.alone + 1
             if not alone & runs.unlearnt or ran < runs.quick_s:
                 runs.learn(start, ran)
-            if self._batches and self._queue.lanes.live:
-                self._left(start + ran)
+            if self.batches and self.queue.lanes.live:
+                self.left(start + ran)
             return BatchResult(result, queued_s, ran, 1)
         finally:
             runs.started = None
-            self._gate.leave()
+            self.gate.leave()
 
-    def _left(self, now: float) -> None:
-        """A caller that ran its own item leaves while others wait: it may come back."""
-        with self._queue.mutex:
-            self._queue.returns.left(1, now)
+    def left(self, now: float) -> None:
+        """Note that a caller leaves while others wait: it may return."""
+        with self.queue.mutex:
+            self.queue.returns.left(1, now)
 
     def _wait_for(self, item: Item, due: float, priority: int) -> BatchResult:
         if threading.get_ident() == self._worker.ident:  # a callback that asks again must not wait for itself
-            self._gate.enter()
+            self.gate.enter()
             return self._run_inline(item, 0.0)
         if is_exiting():
             return self._last(item)
-        request, queue = WaitingCaller(item, self._clock(), due, priority), self._queue
+        request, queue = WaitingCaller(item, self.clock(), due, priority), self.queue
         request.leaf = threading.get_ident() == self._main_id  # Ctrl-C may strike it
-        queue.push(request, idle=self._runs.started is None)
+        queue.push(request, idle=self.runs.started is None)
         needs_s = 0.0 if request.first else self._costs.seconds(1)
         try:
             ended = request.wait(None if due == math.inf else due - needs_s - request.queued_at)
@@ -320,35 +283,12 @@ class Batcher(Generic[Item, Result]):
         raise outcome
 
     def _last(self, item: Item) -> BatchResult:
-        """Run in the caller's thread while the interpreter ends.
+        """Run in the caller's thread during interpreter exit.
 
         A thread that was stopped may hold the engine for ever.
         """
-        if not self._gate.enter(timeout_s=LAST_S):
+        if not self.gate.enter(timeout_s=LAST_S):
             raise ClosedError(
-                "the interpreter ends, and another thread had not left the engine", do="Close the model before"
+                "the interpreter is exiting while another thread holds the engine", do="Close the model first"
             )
         return self._run_inline(item, 0.0)
-
-    def after_fork(self) -> None:
-        """In the child, without the worker and the lock holders: fail the parent's requests."""
-        waiting = [*self._queue.running, *self._queue.lanes]
-        self._fresh()
-        self._queue.refusal = error = ForkedError(
-            "the process was forked after the model was opened", do="Open the bundle in the child process"
-        )
-        for request in waiting:
-            if isinstance(request, FutureRequest):
-                request.forked(copy(error))
-
-
-_alive: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for batcher in list(_alive):
-        batcher.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

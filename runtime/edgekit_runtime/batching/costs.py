@@ -1,6 +1,6 @@
-"""What a batch costs and who is expected to come back; it has no thread and no clock.
+"""Batch costs and expected callers, as pure bookkeeping: no thread, no clock.
 
-    costs = learn(run_zeros, sizes=(1, 2, 4, 8, 16, 32))     # at the warm-up: run_zeros(n) runs a batch of n
+    costs = Costs({1: 0.001, 32: 0.008})     # seconds, measured at the warm-up: see `loading.warming`
     costs.first(33)                                          # 32, if 32 and then 1 is cheaper than 33 at once
 
 Rules:
@@ -8,6 +8,7 @@ Rules:
 - times are medians of the last few runs: they follow a board that gets hot or busy within a dozen runs;
 - a run below half the expected time makes all slower ones forgotten, for noise never makes a run faster. Requests are
   refused by these times, so one good answer must heal them;
+- a size that has not run lately counts as no slower than smaller runs of as many items, and so gets its turn;
 - with fixed shapes only those sizes exist, and n items cost as much as the next size up;
 - a caller is expected back as often and as soon as callers came back before, with the slowest tenth left out.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Literal
 
@@ -103,7 +104,7 @@ class Costs:
         return waited < max(self.total(n), wait_s) + self.total(expected)
 
     def observe(self, n: int, seconds: float) -> None:
-        """A batch of n took this long. Ignored if the clock stood still or went back."""
+        """Record that a batch of n took this long. Ignored unless the time is positive."""
         if not seconds > 0:
             return
         size = self._up(n)
@@ -148,13 +149,15 @@ class Costs:
         """Build the tables up to the limit: one batch, the cheapest split, its first part."""
         self._built, self._spent_s = self._runs, 0.0
         drift = median(self._all) if self._all else 1.0
-        lately = {}
+        lately: dict[int, float] = {}
         for size in self.sizes:
             own = self._own[size]
             if own and self._runs - self._seen[size] > _STALE:
                 own.clear()
             enough = len(own) >= (3 if len(self._all) >= 3 else 1)
-            lately[size] = self._anchor[size] * (median(own) if enough else drift)
+            usual = self._anchor[size] * (median(own) if enough else drift)
+            smaller = [] if enough else [s * -(-size // n) for n, s in lately.items()]
+            lately[size] = min([usual, *smaller])
         one = [0.0] + [self._at(n, lately) for n in range(1, self.limit + 1)]
         total, first = [0.0] * (self.limit + 1), [0] * (self.limit + 1)
         for n in range(1, self.limit + 1):
@@ -165,53 +168,6 @@ class Costs:
             rest = first[n - parts[part]]
             first[n] = max(parts[part], rest, key=lambda s: s / one[s] if s else 0.0)
         self._tables = one, total, first
-
-
-def learn(
-    run: Callable[[int], object],
-    sizes: Sequence[int],
-    *,
-    within_s: float = 2.0,
-    fixed: bool = False,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Costs:
-    """Time `run(n)` for 1 and the sizes in order, within about `within_s` seconds.
-
-    Each size warms up with one run and takes the fastest of up to five. It stops after two sizes in a row that serve no
-    more items a second than a smaller one, unless some size gained already: then that is noise, or a step.
-    """
-    end = clock() + within_s
-    found: dict[int, float] = {}
-    best, idle = float("inf"), 0
-    for n in sorted({1, *sizes}):
-        predicted = n * best
-        hopeless = idle >= 2 and found[1] < LEAST_GAIN * best
-        if found and (hopeless or clock() + 2 * predicted > end):
-            break
-        run(n)
-        found[n] = best_of(lambda n=n: run(n), 5, clock, until=end)  # type: ignore[misc]
-        idle = idle + 1 if found[n] / n * 1.05 > best else 0
-        best = min(best, found[n] / n)
-    return Costs(found, fixed=fixed, hand_off_s=hand_off_s(clock) if len(sizes) else HAND_OFF_S)
-
-
-def best_of(
-    run: Callable[[], object],
-    times: int = 3,
-    clock: Callable[[], float] = time.perf_counter,
-    *,
-    until: float = float("inf"),
-) -> float:
-    """Seconds of the fastest of a few runs, at least one; none begins after `until`."""
-    seconds = []
-    for _ in range(times):
-        start = clock()
-        run()
-        now = clock()
-        seconds.append(now - start)
-        if now > until:
-            break
-    return max(min(seconds), 1e-9)
 
 
 def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 30) -> float:
@@ -274,7 +230,7 @@ class Returns:
         self._share = 0.0
 
     def left(self, count: int, now: float) -> None:
-        """So many callers were answered now."""
+        """Record that `count` callers were answered now."""
         horizon = now - max(_FORGOTTEN_S, 4 * self._usual_s)
         while self.away and self.away[0] < horizon:
             self.away.popleft()
@@ -282,7 +238,7 @@ class Returns:
         self.away.extend([now] * count)
 
     def came(self, now: float, *, lone: bool = False) -> None:
-        """A request arrived: the caller answered longest ago counts as back.
+        """Record an arrival: the caller answered longest ago counts as returned.
 
         lone: no other waited or ran.
         """
@@ -320,7 +276,7 @@ class Returns:
         return count * gap
 
     def missed(self) -> None:
-        """The callers that were waited for did not come: expect none of them."""
+        """Forget callers that were waited for and did not return."""
         self._came_back.extend([False] * len(self.away))
         self.away.clear()
         self._learn()

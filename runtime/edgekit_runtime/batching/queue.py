@@ -26,12 +26,14 @@ from copy import copy
 
 from edgekit_runtime.batching.costs import Costs, Returns
 from edgekit_runtime.batching.queued_request import (
+    AwaitingTask,
     FutureRequest,
     Outcome,
     QueuedRequest,
     RequestState,
     WaitingCaller,
     wake_all,
+    wake_loops,
 )
 from edgekit_runtime.system.errors import BudgetExceeded, EdgekitError, QueueFull
 
@@ -58,13 +60,15 @@ class Lanes:
     def __iter__(self) -> Iterator[QueuedRequest]:
         return (request for lane in self._lanes.values() for request in lane if request.state is RequestState.WAITING)
 
-    def push(self, request: QueuedRequest) -> None:
-        self._lanes[request.priority].append(request)
+    def push(self, request: QueuedRequest, *, back: bool = False) -> None:
+        """back: undo a `pop`."""
+        lane = self._lanes[request.priority]
+        (lane.appendleft if back else lane.append)(request)
         self.live += 1
         self._soonest = min(self._soonest, request.due)
 
     def pop(self) -> QueuedRequest | None:
-        """Take out the next that waits."""
+        """Remove and return the next waiting request."""
         best, best_key = None, float("inf")
         for priority, lane in list(self._lanes.items()):
             while lane and lane[0].state is not RequestState.WAITING:
@@ -81,12 +85,6 @@ class Lanes:
         self.live -= 1
         return best.popleft()
 
-    def put_back(self, request: QueuedRequest) -> None:
-        """Undo a `pop`."""
-        self._lanes[request.priority].appendleft(request)
-        self.live += 1
-        self._soonest = min(self._soonest, request.due)
-
     def dropped(self) -> None:
         """Count the place of a request that was cancelled or answered as a gap."""
         self.live -= 1
@@ -97,7 +95,7 @@ class Lanes:
             self._gaps = 0
 
     def hopeless(self, before: float) -> list[QueuedRequest]:
-        """Take out all that are due before this time."""
+        """Remove all requests due before this time."""
         if self._soonest >= before:
             return []
         found = self._take_if(lambda request: request.due < before)
@@ -105,7 +103,7 @@ class Lanes:
         return found
 
     def clear(self) -> list[QueuedRequest]:
-        """Take out all."""
+        """Remove all requests."""
         return self._take_if(lambda request: True)
 
     def ahead(self, priority: int, now: float, came: float | None = None) -> int:
@@ -198,7 +196,7 @@ class Queue:
             if len(self.lanes) >= self._limit:
                 self.counts["refused"] += 1
                 raise QueueFull(
-                    f"{self._limit} requests wait already", do="Ask less often, or open the bundle with a longer queue"
+                    f"the queue is full ({self._limit} requests)", do="Ask less often or raise ModelLimits(queue=)"
                 )
             if self._begin is not None:
                 self._begin()
@@ -211,7 +209,7 @@ class Queue:
                 self.wake()
 
     def drop(self, request: QueuedRequest, why: str) -> bool:
-        """Take out a request that still waits; False if it is running or over."""
+        """Remove a waiting request; False if it is running or done."""
         with self.mutex:
             if request.state is not RequestState.WAITING:
                 return False
@@ -222,7 +220,7 @@ class Queue:
         return True
 
     def cancelled(self, promise: FutureRequest) -> None:
-        """Its caller withdrew it."""
+        """Drop a request that its caller cancelled."""
         if self.drop(promise, "cancelled"):
             promise.future.set_running_or_notify_cancel()
 
@@ -297,7 +295,7 @@ class Queue:
                     late.append(request)
                     continue
                 if batch and costs.seconds(len(batch) + 1) > min(slack, left):
-                    self.lanes.put_back(request)
+                    self.lanes.push(request, back=True)
                     break
                 if request.begin():
                     batch.append(request)
@@ -312,28 +310,24 @@ class Queue:
 
     def end(self, batch: Sequence[QueuedRequest], outcomes: Sequence[Outcome], clock: Callable[[], float]) -> None:
         """Deliver the batch's results, outside the gate: a callback may ask for the next inference."""
-        waiting: list[WaitingCaller] = []
-        promised: list[tuple[QueuedRequest, Outcome]] = []
+        ended: list[QueuedRequest] = []
         with self.mutex:
             for request, outcome in zip(batch, outcomes, strict=True):
-                if not request.end():
-                    continue
-                if isinstance(outcome, BaseException):
-                    self.counts["failed"] += 1
-                if isinstance(request, WaitingCaller):
+                if request.end():
                     request.hand(outcome)
-                    waiting.append(request)
-                else:
-                    promised.append((request, outcome))
+                    ended.append(request)
+                    self.counts["failed"] += isinstance(outcome, BaseException)
             self.running = []
             if self._batches:
-                self.returns.left(len(waiting) + len(promised), clock())
-            first = wake_all(waiting)
+                self.returns.left(len(ended), clock())
+            first = wake_all([request for request in ended if isinstance(request, WaitingCaller)])
         for one in first:
             one.wake()
-        for request, outcome in promised:
-            with contextlib.suppress(BaseException):  # of a callback that exits: it is not the others' fault
-                request.deliver(outcome)
+        wake_loops([request for request in ended if isinstance(request, AwaitingTask)])
+        for request in ended:
+            if isinstance(request, FutureRequest) and request.outcome is not None:
+                with contextlib.suppress(BaseException):  # of a callback that exits: it is not the others' fault
+                    request.deliver(request.outcome)
 
     def _ended(self, waiting: list[QueuedRequest], why: str) -> list[QueuedRequest]:
         """End requests that were taken out, less those cancelled meanwhile. The mutex is held."""

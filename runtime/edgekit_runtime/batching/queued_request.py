@@ -1,24 +1,29 @@
-"""One request to the batcher, from its arrival to its one and only end.
+"""One request to the batcher, from arrival to its single completion.
 
     waiting -> running -> ended
     waiting -> ended                  cancelled, expired, closed
 
 Rules:
 - the batcher's mutex guards `state`, and only the thread that changed it to `ended` delivers the result;
-- a caller that waits and one that holds a future get it by the same method, `deliver`.
+- a caller that waits, one that holds a future and a task that awaits get it by the same method, `deliver`;
+- an event loop is woken once for all of its tasks in a batch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from edgekit_runtime.system.errors import EngineError, ForkedError
-from edgekit_runtime.system.threads import orphan
+from edgekit_runtime.system.errors import EngineError
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class BatchResult(NamedTuple):
@@ -43,9 +48,10 @@ class QueuedRequest:
     """item: dropped when the request ends.
     due, queued_at: of the batcher's clock.
     first: it found the engine idle.
+    outcome: once it has ended.
     """
 
-    __slots__ = ("due", "first", "item", "priority", "queued_at", "state")
+    __slots__ = ("due", "first", "item", "outcome", "priority", "queued_at", "state")
 
     def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
         self.item = item
@@ -54,6 +60,7 @@ class QueuedRequest:
         self.priority = priority
         self.state = RequestState.WAITING
         self.first = False
+        self.outcome: Outcome | None = None
 
     def begin(self) -> bool:
         """Mark it as running; False if the caller has cancelled it. The mutex is held."""
@@ -69,6 +76,10 @@ class QueuedRequest:
         self.state = RequestState.ENDED
         return True
 
+    def hand(self, outcome: Outcome) -> None:
+        """Deliver without waking who waits."""
+        self.item, self.outcome = None, outcome
+
     def deliver(self, outcome: Outcome) -> None:
         raise NotImplementedError
 
@@ -80,11 +91,10 @@ class WaitingCaller(QueuedRequest):
     leaf: it may be interrupted, so no other relies on it.
     """
 
-    __slots__ = ("_delivered", "followers", "leaf", "outcome")
+    __slots__ = ("_delivered", "followers", "leaf")
 
     def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
         super().__init__(item, queued_at, due, priority)
-        self.outcome: Outcome | None = None
         self.followers: Sequence[WaitingCaller] = ()
         self.leaf = False
         self._delivered = threading.Lock()
@@ -93,11 +103,6 @@ class WaitingCaller(QueuedRequest):
     def deliver(self, outcome: Outcome) -> None:
         self.hand(outcome)
         self.wake()
-
-    def hand(self, outcome: Outcome) -> None:
-        """Deliver without waking it."""
-        self.item = None
-        self.outcome = outcome
 
     def wake(self) -> None:
         self._delivered.release()
@@ -113,7 +118,7 @@ class WaitingCaller(QueuedRequest):
                 self.pass_on()
 
     def pass_on(self) -> None:
-        """Wake those that rely on it."""
+        """Wake its followers."""
         followers, self.followers = self.followers, ()
         for follower in followers:
             follower.wake()
@@ -131,6 +136,37 @@ def wake_all(waiting: Sequence[WaitingCaller]) -> Sequence[WaitingCaller]:
     for n, request in enumerate(order[:able]):
         request.followers = order[2 * n + 2 : 2 * n + 4]
     return [*order[:2], *order[2 * able + 2 :]]
+
+
+class AwaitingTask(QueuedRequest):
+    """A task of an event loop, which awaits `future`."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, item: Any, queued_at: float, due: float, priority: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(item, queued_at, due, priority)
+        self.future: asyncio.Future[BatchResult] = loop.create_future()
+
+    def deliver(self, outcome: Outcome) -> None:
+        self.hand(outcome)
+        wake_loops((self,))
+
+
+def wake_loops(tasks: Sequence[AwaitingTask]) -> None:
+    """Wake each loop once, for all of its tasks. All have their outcome."""
+    loops: defaultdict[asyncio.AbstractEventLoop, list[AwaitingTask]] = defaultdict(list)
+    for task in tasks:
+        loops[task.future.get_loop()].append(task)
+    for loop, its_tasks in loops.items():
+        with contextlib.suppress(RuntimeError):  # it was closed, and its tasks with it
+            loop.call_soon_threadsafe(_resume, its_tasks)
+
+
+def _resume(tasks: Sequence[AwaitingTask]) -> None:
+    for task in tasks:
+        if not task.future.done():  # else it was cancelled
+            failed, end = isinstance(task.outcome, BaseException), task.future
+            (end.set_exception if failed else end.set_result)(task.outcome)  # type: ignore[arg-type]
 
 
 class FutureRequest(QueuedRequest):
@@ -165,12 +201,6 @@ class FutureRequest(QueuedRequest):
         else:
             self.future.set_result(outcome)
 
-    def forked(self, error: ForkedError) -> None:
-        """Fail it: in a forked child no result will come."""
-        self.state, self.item = RequestState.ENDED, None
-        self.future.unbind()
-        orphan(self.future, error)
-
 
 class _Future(Future[BatchResult]):
     """Reports its cancellation, so that the queue holds no place and no tensors for it."""
@@ -180,7 +210,7 @@ class _Future(Future[BatchResult]):
         self._on_cancel: Callable[[], None] | None = cancelled
 
     def unbind(self) -> None:
-        """It can no longer be cancelled; do not keep the request alive."""
+        """Disable cancellation and release the request."""
         self._on_cancel = None
 
     def cancel(self) -> bool:

@@ -37,18 +37,16 @@ class Gate:
     thread may do so until another has waited for its patience.
 
     progress: returns a value that changes with each run inside; None during a run.
-    line, acquire, release: for a hot path without calls. It enters by `not line and acquire(False)`, and leaves by
-    `leave()` if there is a line, else by `release()`, and `pass_on()` if there is one by then.
+    line, acquire: for a hot path without a call, which enters by `not line and acquire(False)`.
     """
 
-    __slots__ = ("_lock", "_progress", "acquire", "line", "release", "shut")
+    __slots__ = ("_lock", "_progress", "acquire", "line", "shut")
 
     def __init__(self, progress: Callable[[], object] | None = None) -> None:
         self._progress = progress
         self._lock = threading.Lock()
         self.line: deque[threading.Lock] = deque()
         self.acquire = self._lock.acquire
-        self.release = self._lock.release
         self.shut = False
 
     def try_enter(self) -> bool:
@@ -73,7 +71,7 @@ class Gate:
             with contextlib.suppress(IndexError):  # they were sent away in this very moment
                 self.line.popleft().release()  # the lock stays taken: it is theirs now
                 return
-        self.release()
+        self._lock.release()
         if self.line:
             self.pass_on()
 
@@ -83,7 +81,7 @@ class Gate:
             self.leave()
 
     def shut_out(self) -> None:
-        """The thread inside does not come out: send all waiters away, and refuse new ones."""
+        """Turn away all waiters, now and later: the thread inside hangs."""
         self.shut = True
         while self.line:
             with contextlib.suppress(IndexError):
@@ -127,7 +125,7 @@ class Gate:
         return False
 
     def _quit(self, turn: threading.Lock, *, keep: bool = False) -> bool:
-        """Leave the line; if the gate was handed over meanwhile, keep it or pass it on."""
+        """Leave the line; if the gate was handed over meanwhile, keep or pass it."""
         try:
             self.line.remove(turn)
         except ValueError:
@@ -204,7 +202,7 @@ class Runs:
         try:
             results = self.run([request.item for request in batch])
             if len(results) != count:
-                raise RuntimeError(f"{count} items went in, {len(results)} results came out")
+                raise RuntimeError(f"{count} items in, {len(results)} results out")
         except BaseException as error:  # noqa: BLE001 - every member gets the error, and the worker must live
             return [for_member(error, member) for member in range(count)]
         finally:

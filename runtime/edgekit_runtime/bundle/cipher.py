@@ -33,7 +33,7 @@ Readable = bytes | bytearray | memoryview
 
 def key_id(key: bytes) -> str:
     """Id that names a key without revealing it: 16 bytes of HKDF-SHA256, in hex."""
-    return _derived(key, None, ID_INFO, ID_BYTES).hex()
+    return _derive(key, None, ID_INFO, ID_BYTES).hex()
 
 
 def bound_to(model_id: str, kind: Kind) -> bytes:
@@ -50,11 +50,11 @@ def encrypt(key: bytes, data: Readable, bound: bytes) -> tuple[bytes, bytes]:
     """The salt, and the encrypted bytes that end with the 16-byte tag."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    digest = hmac.new(_derived(key, None, SALT_INFO, KEY_BYTES), digestmod=hashlib.sha256)
+    digest = hmac.new(_derive(key, None, SALT_INFO, KEY_BYTES), digestmod=hashlib.sha256)
     digest.update(len(bound).to_bytes(8, "big") + bound)
     digest.update(data)
     salt = digest.digest()
-    own, nonce = _of_blob(key, salt)
+    own, nonce = _blob_key_and_nonce(key, salt)
     context = Cipher(algorithms.AES(own), modes.GCM(nonce)).encryptor()
     context.authenticate_additional_data(bound)
     out, view = io.BytesIO(), memoryview(data)
@@ -75,7 +75,7 @@ def decrypt(key: bytes, salt: bytes, sealed: Readable, bound: bytes) -> bytes:
     end = plain_size(len(view))
     if end < 0:
         raise InvalidTag
-    own, nonce = _of_blob(key, salt)
+    own, nonce = _blob_key_and_nonce(key, salt)
     context = Cipher(algorithms.AES(own), modes.GCM(nonce)).decryptor()
     context.authenticate_additional_data(bound)
     out = io.BytesIO()
@@ -85,12 +85,12 @@ def decrypt(key: bytes, salt: bytes, sealed: Readable, bound: bytes) -> bytes:
     return out.getvalue()
 
 
-def _of_blob(key: bytes, salt: bytes) -> tuple[bytes, bytes]:
-    both = _derived(key, salt, BLOB_INFO, KEY_BYTES + NONCE_BYTES)
+def _blob_key_and_nonce(key: bytes, salt: bytes) -> tuple[bytes, bytes]:
+    both = _derive(key, salt, BLOB_INFO, KEY_BYTES + NONCE_BYTES)
     return both[:KEY_BYTES], both[KEY_BYTES:]
 
 
-def _derived(key: bytes, salt: bytes | None, info: bytes, length: int) -> bytes:
+def _derive(key: bytes, salt: bytes | None, info: bytes, length: int) -> bytes:
     """HKDF-SHA256 (RFC 5869)."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF

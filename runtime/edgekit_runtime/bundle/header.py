@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
 
 from edgekit_runtime.bundle.signature import Signature, parse_signatures
 from edgekit_runtime.system.errors import BundleError, IntegrityError
+from edgekit_runtime.system.records import record
 
 MAGIC = b"\x89EKB\r\n\x1a\n"
 ALIGNMENT = 64
@@ -44,7 +44,7 @@ MAX_HEADER_BYTES = align_up(len(MAGIC) + 2 * _LENGTH.size + MAX_MANIFEST_BYTES +
 """Upper bound of any head, for readers of prefixes."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Header:
     """manifest_bytes: as signed, not parsed.
     signatures: as they appear, not checked.
@@ -71,7 +71,7 @@ def header_needs(data: bytes, where: str) -> int:
         if data[4:8] == b"TFL3":
             what = "this is a bare TFLite model, not a bundle"
         elif data[:4] == MAGIC[:4]:
-            what = "the file was changed in transfer (its line ends were translated)"
+            what = "the file was changed in transfer (its line endings were converted)"
         raise BundleError(what, where=where, do="Pass a file that `edgekit build` wrote")
     position = len(MAGIC)
     for cap, what in ((MAX_MANIFEST_BYTES, "manifest"), (MAX_SIGNATURES_BYTES, "signature block")):
@@ -97,7 +97,7 @@ def read_header(data: bytes, where: str) -> Header:
     block, position = _section(data, position)
     end = position + _DIGEST_BYTES
     if data[position:end] != hashlib.sha256(memoryview(data)[:position]).digest():
-        raise IntegrityError("the header is not what was written (its SHA-256 differs)", where=where, do=_AGAIN)
+        raise IntegrityError("the header was changed (its SHA-256 differs)", where=where, do=_AGAIN)
     check_zeros(data, end, need, where)
     return Header(manifest, parse_signatures(block, where), end, need)
 

@@ -18,13 +18,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.system.children import crash_signal, die_with_parent, environment, interrupt_signal
 from edgekit_runtime.system.children import run as run_child
-from edgekit_runtime.system.errors import BundleError, EdgekitError, MemoryExceeded, errno_of, from_json
+from edgekit_runtime.system.errors import BundleError, EdgekitError, errno_of, from_json
+from edgekit_runtime.system.memory import scarce
+from edgekit_runtime.system.records import field, record
 
 if TYPE_CHECKING:
     import subprocess
@@ -36,7 +37,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """Starts a child as `subprocess.run` does."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ChildOutcome:
     """What a child said, and how it ended.
 
@@ -102,13 +103,10 @@ def serve(work: Callable[[dict[str, Any], Say], dict[str, Any]]) -> int:
 
     job = json.load(sys.stdin)
     try:
-        say({"result": work(job, say)})
+        with scarce(job.get("path", "")):
+            say({"result": work(job, say)})
     except EdgekitError as error:
         say({"error": {**error.as_json(), "errno": errno_of(error)}})
-        return 1
-    except MemoryError:
-        much = MemoryExceeded("it takes more memory than a model of its size may", where=job.get("path", ""))
-        say({"error": much.as_json()})
         return 1
     return 0
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgekit_runtime.bundle.cipher import plain_size
 from edgekit_runtime.contract.spec import Contract, TensorSpec
 from edgekit_runtime.system.errors import BundleError
+from edgekit_runtime.system.records import field, record
 from edgekit_runtime.system.strict_json import to_json
 
 MAX_TEXT = 1_000
@@ -68,7 +68,7 @@ _RELEASE = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{
 Role = Literal["primary", "alternate", "batch", "degraded"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Cipher:
     """How a blob was encrypted: see `bundle.cipher`.
 
@@ -80,7 +80,7 @@ class Cipher:
     salt: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BlobEntry:
     """sha256, size: of the bytes as they lie in the file; hex, bytes.
     offset: bytes from the start of the blob area, a multiple of 64.
@@ -97,7 +97,7 @@ class BlobEntry:
         return self.size if self.cipher is None else plain_size(self.size)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ArtifactEntry:
     """One model file.
 
@@ -125,7 +125,7 @@ class ArtifactEntry:
     top_scores: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Promise:
     """Promised on the board: ms of one inference, peak MB (1e6 bytes); None: no promise."""
 
@@ -134,7 +134,7 @@ class Promise:
     peak_mb: float | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Target:
     """What the runtime must know of the board; a bundle carries no profile.
 
@@ -146,7 +146,7 @@ class Target:
     budget_ms: float | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Tolerance:
     """How far a replayed output may lie from its golden one, compared dequantized.
 
@@ -158,7 +158,7 @@ class Tolerance:
     cosine: float
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GoldenOutputs:
     """One artifact's answer on the workstation. outputs: name -> blob (raw tensor, C order)."""
 
@@ -169,7 +169,7 @@ class GoldenOutputs:
     tolerance: Tolerance
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GoldenExample:
     """One replayable example.
 
@@ -184,7 +184,7 @@ class GoldenExample:
     steps: int | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Manifest:
     """model_id: SHA-256 of the source model's file.
     contract_digest: SHA-256 of the contract's canonical JSON.
@@ -244,14 +244,14 @@ def check_reader(min_runtime: str, requires: Collection[str], where: str, *, ver
     """Raises BundleError (bundle-newer) unless a reader of `version` may open such a bundle."""
     needed, own = release(min_runtime), release(version)
     if needed is None:
-        raise BundleError(f"min_runtime {min_runtime!r:.40} is no version", where=where, do="Build the bundle again")
+        raise BundleError(f"min_runtime {min_runtime!r:.40} is not a version", where=where, do="Build the bundle again")
     if own is None:
-        raise ValueError(f"{version!r} is no version")
+        raise ValueError(f"{version!r} is not a version")
     what = ""
     if own < needed:
         what = f"the bundle needs edgekit {min_runtime} or newer, and this is {version}"
     elif unknown := sorted(set(requires) - FEATURES):
-        what = f"the bundle needs what this reader does not know: {', '.join(unknown):.200}"
+        what = f"the bundle needs features that this reader lacks: {', '.join(unknown):.200}"
     if what:
         raise BundleError(what, where=where, do="Upgrade edgekit-deploy on this machine", code="bundle-newer")
 
@@ -260,10 +260,10 @@ def check_words(value: object, where: str) -> None:
     """`check_reader` before the fields are parsed, so that a newer bundle is called newer.
     If these three have another type, parsing the fields says so. Raises BundleError."""
     if not isinstance(value, dict):
-        raise BundleError("the manifest is no object", where=where, do="Build the bundle again")
+        raise BundleError("the manifest is not an object", where=where, do="Build the bundle again")
     version, needed, features = value.get("format"), value.get("min_runtime", FIRST_RELEASE), value.get("requires", [])
     if type(version) is not int or version < FORMAT_VERSION:
-        raise BundleError(f"format {version!r:.40} is none", where=where, do="Build the bundle again")
+        raise BundleError(f"format {version!r:.40} is not a bundle format", where=where, do="Build the bundle again")
     if version > FORMAT_VERSION:
         what = f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads"
         do = "Upgrade edgekit-deploy, or build the bundle again"

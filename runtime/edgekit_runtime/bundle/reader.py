@@ -13,7 +13,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -27,6 +26,7 @@ from edgekit_runtime.bundle.header import Header, align_up, check_zeros, read_he
 from edgekit_runtime.bundle.manifest import MAX_BUNDLE_BYTES, ArtifactEntry, BlobEntry, GoldenExample, Manifest
 from edgekit_runtime.bundle.trust_finding import UNCHECKED, Trust, TrustDecision, TrustPolicy, find_trust, load_trust
 from edgekit_runtime.system.errors import BundleError, EdgekitError, IntegrityError, SecretError
+from edgekit_runtime.system.records import field, record
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Secret, SecretArgument
@@ -36,7 +36,7 @@ NO_KEY = ("secret-format", "secret-unreadable")
 _AGAIN = "Copy or download it again"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Bundle:
     """A checked bundle.
 
@@ -51,7 +51,7 @@ class Bundle:
     signed_by: tuple[str, ...]
     trust_decision: TrustDecision = field(compare=False)
     size: int
-    _blobs: dict[str, bytes] = field(repr=False)
+    _blobs: dict[str, bytes | memoryview] = field(repr=False)
     secret: Secret | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -71,7 +71,14 @@ class Bundle:
             from edgekit_runtime.bundle.secrets import missing
 
             raise missing(self.manifest.encrypted_with or "", str(self.path))
-        return self._blobs[sha256] if found is None else found
+        data = self._blobs[sha256] = bytes(self._blobs[sha256])
+        return data
+
+    def release(self, *kept: str) -> None:
+        """Free all blobs but those `kept`: engines are loaded and tested."""
+        held = {sha256: self.blob(sha256) for sha256 in kept}
+        self._blobs.clear()
+        self._blobs.update(held)
 
     def golden_items(self, golden: GoldenExample) -> dict[str, NDArray[Any]]:
         """Canonical inputs of a golden example by contract name, read-only, without a batch axis.
@@ -115,7 +122,7 @@ def read_verified(
     return Opening(path, policy, secret).read(partial(read_file, Path(path)))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BundleCheck:
     """name: what was checked.
     ok: None for a remark, or if it was not checked.
@@ -215,7 +222,7 @@ class Opening:
 
     def _check_contents(self) -> tuple[bool, str]:
         data, manifest, where = self._data, self.manifest, self._where
-        self._data = b""  # a small board has room for it once
+        self._data = b""  # a small board has room for it once, so blobs are views of it until `release`
         checked = _check_blobs(data, self.header.blobs_at, manifest.blobs, where)
         wanted, secret = manifest.encrypted_with, None
         if self._secret is not None and wanted is not None:
@@ -226,7 +233,7 @@ class Opening:
             except SecretError as error:
                 if not self._spare_key or error.code not in ("secret-missing", "secret-wrong"):
                     raise
-        blobs = _usable(manifest, checked, secret, where)
+        blobs = _decrypt_blobs(manifest, checked, secret, where)
         if len(blobs) == len(manifest.blobs):  # else it is locked, and what it answers is not to be seen
             check_answers(manifest, blobs, where)
         signed_by = tuple(name for name, _ in self.header.signatures)
@@ -246,7 +253,7 @@ def read_file(path: Path) -> bytes:
             return read_open(file, str(path))
     except IsADirectoryError as error:
         do = "Pass a bundle's file, or an install root where `edgekit install` has put a bundle"
-        raise BundleError("cannot be read: it is a folder", where=str(path), do=do) from error
+        raise BundleError("cannot be read: it is a directory", where=str(path), do=do) from error
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         why = getattr(error, "strerror", None) or error
         do = "Check the path; `edgekit build` writes NAME-PROFILE.ekb"
@@ -270,14 +277,14 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
     end = cursor = start
     for entry in entries:
         if start + entry.offset != cursor:
-            raise BundleError(f"blob {entry.sha256[:12]} does not lie where it should", where=where)
+            raise BundleError(f"blob {entry.sha256[:12]} is not at its place", where=where)
         check_zeros(data, end, cursor, where)
         blob = whole[cursor : cursor + entry.size]
         if len(blob) != entry.size:
             raise IntegrityError(f"the file ends inside blob {entry.sha256[:12]}", where=where, do=_AGAIN)
         if hashlib.sha256(blob).hexdigest() != entry.sha256:
-            what = f"blob {entry.sha256[:12]} is not what was packed (its SHA-256 differs)"
-            raise IntegrityError(what, where=where, do="The file is damaged or was changed: copy or build it again")
+            what = f"blob {entry.sha256[:12]} was changed (its SHA-256 differs)"
+            raise IntegrityError(what, where=where, do="It is damaged or was tampered with: copy or build it again")
         blobs[entry.sha256] = blob
         end = cursor + entry.size
         cursor = align_up(end)
@@ -287,14 +294,15 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
     return blobs
 
 
-def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret | None, where: str) -> dict[str, bytes]:
-    """The decrypted bytes by digest, without those that have no key.
-    At most one copy besides the file's."""
-    blobs: dict[str, bytes] = {}
+def _decrypt_blobs(
+    manifest: Manifest, checked: dict[str, memoryview], secret: Secret | None, where: str
+) -> dict[str, bytes | memoryview]:
+    """Decrypted bytes, and views of what is not encrypted, by digest; none without its key."""
+    blobs: dict[str, bytes | memoryview] = {}
     models = {artifact.blob for artifact in manifest.artifacts}
     for entry in manifest.blobs:
         if entry.cipher is None:
-            blobs[entry.sha256] = bytes(checked[entry.sha256])
+            blobs[entry.sha256] = checked[entry.sha256]
         elif secret is not None:
             kind: Kind = "model" if entry.sha256 in models else "golden"
             from cryptography.exceptions import InvalidTag
@@ -303,9 +311,7 @@ def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret |
             try:
                 blobs[entry.sha256] = decrypt(key, salt, checked[entry.sha256], bound_to(manifest.model_id, kind))
             except InvalidTag:  # its SHA-256 is right, and so is the key's id: it was never encrypted for this place
-                what = (
-                    f"blob {entry.sha256:.12} does not open with its key: it was encrypted for another model, or was "
-                )
-                do = "Build the bundle again, and ask who changed this one"
-                raise IntegrityError(what + "made up", where=where, do=do) from None
+                what = f"blob {entry.sha256:.12} does not open with its key: it was encrypted for another model, or "
+                do = "Build the bundle again, and find out who changed this one"
+                raise IntegrityError(what + "forged", where=where, do=do) from None
     return blobs

@@ -31,7 +31,7 @@ from edgekit_runtime.bundle.cipher import KEY_BYTES, key_id
 from edgekit_runtime.bundle.trust_finding import config_dir
 from edgekit_runtime.system.children import leave_no_core, withhold
 from edgekit_runtime.system.errors import SecretError
-from edgekit_runtime.system.files import first_unsafe
+from edgekit_runtime.system.files import first_unsafe, open_regular
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MOST_KEYS = 16
 _LEAST_DIFFERENT = 8
 """Different bytes in a key: 32 random ones have fewer once in 10^28 keys."""
-MAKE_ONE = "Make one: edgekit keys secret NAME, or openssl rand -hex 32"
+MAKE_ONE = "Make one: edgekit keys new NAME --secret, or openssl rand -hex 32"
 _MOST_BYTES = 16 << 10
 VARIABLE = "EDGEKIT_SECRET"
 """Names the default source (`file:PATH`, `env:NAME`, `cmd:COMMAND`), never the key itself."""
@@ -56,7 +56,7 @@ class Secret:
     def __init__(self, keys: Sequence[bytes], where: str = "the caller") -> None:
         """keys: 32 bytes each; the first encrypts. Raises SecretError (secret-format)."""
         if not 1 <= len(keys) <= MOST_KEYS:
-            raise _malformed(f"{len(keys)} keys; 1 to {MOST_KEYS} are taken", where)
+            raise _format_error(f"{len(keys)} keys; 1 to {MOST_KEYS} are taken", where)
         for key in keys:
             check_key(key, where)
         self.where = where
@@ -77,7 +77,7 @@ class Secret:
         if wanted not in self._keys:
             has = ", ".join(f"{one:.12}" for one in self._keys)
             what = f"the bundle is encrypted with the key {wanted:.12}, and {self.where} has {has}"
-            do = "Give the key that it was built with, or build it again with this one"
+            do = "Pass the key it was built with, or rebuild it with this one"
             raise SecretError(what, where=self.where, do=do, code="secret-wrong")
         return self._keys[wanted]
 
@@ -107,16 +107,16 @@ class Secret:
 def check_key(key: bytes, where: str, line: str = "") -> None:
     """Raises SecretError (secret-format) for another length, and for what is not random."""
     if len(key) != KEY_BYTES:
-        raise _malformed(f"{line}{8 * len(key)} bits; a key has {8 * KEY_BYTES}", where)
+        raise _format_error(f"{line}{8 * len(key)} bits; a key has {8 * KEY_BYTES}", where)
     if len(set(key)) < _LEAST_DIFFERENT or all(32 <= byte < 127 for byte in key):
-        raise _malformed(f"{line}these 32 bytes are not random: words can be guessed", where)
+        raise _format_error(f"{line}these 32 bytes are not random: words can be guessed", where)
 
 
-def _malformed(what: str, where: str = "", do: str = MAKE_ONE) -> SecretError:
+def _format_error(what: str, where: str = "", do: str = MAKE_ONE) -> SecretError:
     return SecretError(what, where=where, do=do, code="secret-format")
 
 
-def _unreadable(what: str, where: str, do: str) -> SecretError:
+def _read_error(what: str, where: str, do: str) -> SecretError:
     return SecretError(what, where=where, do=do, code="secret-unreadable")
 
 
@@ -136,20 +136,19 @@ def parse_source(text: str) -> SecretSource:
     """Parse `file:PATH`, `env:NAME` or `cmd:COMMAND`; without a prefix it is the path of a file.
     Raises SecretError (secret-format), without repeating the text, if it is a key itself: every user could see it."""
     if _looks_like_key(text):
-        raise _malformed(
-            "this is a key itself, where its place is asked for; anybody who lists processes or reads the shell's "
-            "history has it",
+        raise _format_error(
+            "this is a key, not its source; anyone who can list processes or read the shell's history has seen it",
             do="Make a new key, put it into a file of mode 0600, and pass file:PATH",
         )
     kind, colon, name = text.partition(":")
     if not colon or kind not in ("file", "env", "cmd"):
         kind, name = "file", text
     if not name.strip() or "\0" in name:
-        raise _malformed(f"{text!r:.60} names no place", do="Pass file:PATH, env:NAME or cmd:'COMMAND'")
+        raise _format_error(f"{text!r:.60} names no source", do="Pass file:PATH, env:NAME or cmd:'COMMAND'")
     if kind == "env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise _malformed(f"{name!r:.60} is no variable's name", do="Pass env:NAME")
+        raise _format_error(f"{name!r:.60} is not a variable name", do="Pass env:NAME")
     if kind == "cmd" and not words(name):
-        raise _malformed("the command cannot be read: a quotation mark is not closed", do="Quote it: cmd:'COMMAND'")
+        raise _format_error("the command cannot be read: a quotation mark is not closed", do="Quote it: cmd:'COMMAND'")
     return SecretSource(kind, name)  # type: ignore[arg-type]
 
 
@@ -222,10 +221,10 @@ def check_argument(given: object) -> None:
 def missing(wanted: str, where: str) -> SecretError:
     """The error if there is no key at all. wanted: the key's id."""
     return SecretError(
-        f"the bundle is encrypted (key {wanted:.12}), and there is no key for it here",
+        f"the bundle is encrypted (key {wanted:.12}), and no key is configured here",
         where=where,
-        do=f"Say where it is: secret='file:PATH', or {VARIABLE}=file:PATH",
-        do_cli=f"Say where it is: --secret file:PATH, or {VARIABLE}=file:PATH",
+        do=f"Name its source: secret='file:PATH', or {VARIABLE}=file:PATH",
+        do_cli=f"Name its source: --secret file:PATH, or {VARIABLE}=file:PATH",
         code="secret-missing",
     )
 
@@ -238,12 +237,12 @@ def keys_in(data: bytes, where: str) -> list[bytes]:
     if len(data) == KEY_BYTES and not all(byte < 128 for byte in data):
         return [data]
     if data.lstrip().startswith(b"-----BEGIN"):
-        raise _malformed("this is a PEM key, for signatures; encryption has a key of its own", where)
+        raise _format_error("this is a PEM key, for signatures; encryption uses another kind of key", where)
     try:
         lines = data.decode("ascii").splitlines()
     except UnicodeDecodeError:
-        what = f"{len(data):,} bytes that are no text; a key as it is has exactly {KEY_BYTES}"
-        raise _malformed(what, where) from None
+        what = f"{len(data):,} bytes that are not text; a raw key has exactly {KEY_BYTES}"
+        raise _format_error(what, where) from None
     keys = []
     for number, text in enumerate(map(str.strip, lines), 1):
         if not text or text.startswith("#"):
@@ -255,11 +254,11 @@ def keys_in(data: bytes, where: str) -> list[bytes]:
             bare = text.rstrip("=").replace("-", "+").replace("_", "/")
             key = base64.b64decode(bare + "=" * (-len(bare) % 4))
         else:
-            raise _malformed(f"{line}neither hex digits nor base64", where)
+            raise _format_error(f"{line}neither hex digits nor base64", where)
         check_key(key, where, line)
         keys.append(key)
     if not keys:
-        raise _malformed("there is no key in it", where)
+        raise _format_error("it contains no key", where)
     return keys
 
 
@@ -267,37 +266,31 @@ def from_file(path: Path, where: str) -> bytes:
     """Read a regular file that other users can neither read nor replace (`first_unsafe`).
     The descriptor that was checked is the one that is read."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise _unreadable("not a regular file", where, do="Pass the path of the key's file")
-            if sys.platform != "win32" and found.st_mode & stat.S_IROTH:
-                what = f"every user of this machine may read it (mode {stat.S_IMODE(found.st_mode):04o})"
-                raise _unreadable(what, where, do=f"Run: chmod 600 {path}")
+        with open_regular(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if sys.platform != "win32" and mode & stat.S_IROTH:
+                what = f"every user of this machine can read it (mode {stat.S_IMODE(mode):04o})"
+                raise _read_error(what, where, do=f"Run: chmod 600 {path}")
             if unsafe := first_unsafe(path):
-                raise _unreadable(f"{unsafe.where}: {unsafe.what}", where, do=unsafe.do)
-            with os.fdopen(os.dup(handle), "rb") as file:
-                data = file.read(_MOST_BYTES + 1)
-        finally:
-            os.close(handle)
+                raise _read_error(f"{unsafe.where}: {unsafe.what}", where, do=unsafe.do)
+            data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         why = error.strerror or str(error)
-        raise _unreadable(f"the key cannot be read: {why}", where, do="Check the path") from error
-    return _bounded(data, where)
+        raise _read_error(f"the key cannot be read: {why}", where, do="Check the path") from error
+    return _check_length(data, where)
 
 
-def _bounded(data: bytes, where: str) -> bytes:
+def _check_length(data: bytes, where: str) -> bytes:
     if len(data) > _MOST_BYTES:
-        raise _malformed(f"more than {_MOST_BYTES:,} bytes; that is no key", where)
+        raise _format_error(f"more than {_MOST_BYTES:,} bytes, too many for a key", where)
     return data
 
 
 def from_variable(name: str) -> bytes:
     value = os.environ.get(name)
     if not value:
-        what = "the variable is empty" if value is not None else "there is no such variable"
-        raise _unreadable(what, f"env:{name}", do=f"Set {name} to the key, or pass file:PATH")
+        what = "the variable is empty" if value is not None else "the variable is not set"
+        raise _read_error(what, f"env:{name}", do=f"Set {name} to the key, or pass file:PATH")
     withhold(name)
     return value.encode("utf-8", "surrogateescape")
 
@@ -315,7 +308,7 @@ def from_command(command: str, where: str, limit_s: float) -> bytes:
         child = subprocess.Popen(words(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     except OSError as error:
         what = f"the command cannot be run: {error.strerror or error}"
-        raise _unreadable(what, where, do="Check its name and path") from error
+        raise _read_error(what, where, do="Check its name and path") from error
     stream = child.stdout
     assert stream is not None
     reading = threading.Thread(target=lambda: said.append(stream.read(_MOST_BYTES + 1)), daemon=True)
@@ -332,13 +325,13 @@ def from_command(command: str, where: str, limit_s: float) -> bytes:
             child.kill()
             child.wait()
     if late:
-        do = f"Run it by itself: it must print the key within {limit_s:.0f} s, and asks nothing on its standard input"
-        raise _unreadable(f"the command did not end within {limit_s:.3g} s, and was ended", where, do)
+        do = f"Run it yourself: it must print the key within {limit_s:.0f} s, without reading standard input"
+        raise _read_error(f"the command did not end within {limit_s:.3g} s, and was killed", where, do)
     stream.close()
-    data = _bounded(said[0], where)
+    data = _check_length(said[0], where)
     if child.returncode != 0:
         what = f"the command failed (exit code {child.returncode})"
-        raise _unreadable(what, where, do="Run it by itself to see why")
+        raise _read_error(what, where, do="Run it yourself to see why")
     return data
 
 

@@ -69,9 +69,9 @@ def weakness(raw: bytes) -> str:
         return f"it has {len(raw)} bytes, not 32"
     y = int.from_bytes(raw, "little") & ((1 << 255) - 1)
     if y >= _FIELD:
-        return "its encoding is not the canonical one"
+        return "its encoding is not canonical"
     if y in _SMALL_ORDER:
-        return "it is a point of small order, for which anybody can make signatures"
+        return "it is a point of small order, so anyone can forge its signatures"
     return ""
 
 
@@ -88,7 +88,7 @@ def parse_entries(entries: object) -> tuple[Signature, ...]:
     """A JSON list of {"keyid", "sig"}; a key may occur twice: it counts once.
     Raises ValueError with a text that says what is wrong."""
     if not isinstance(entries, list):
-        raise ValueError("it is no list")  # noqa: TRY004 - the text becomes a BundleError
+        raise ValueError("it is not a list")  # noqa: TRY004 - the text becomes a BundleError
     if len(entries) > MAX_SIGNATURES:
         raise ValueError(f"{len(entries)} signatures are more than {MAX_SIGNATURES}")
     found: list[Signature] = []
@@ -109,9 +109,9 @@ def canonical_base64(text: str, what: str) -> bytes:
     try:
         data = base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise ValueError(f"{what} is no base64") from None
+        raise ValueError(f"{what} is not base64") from None
     if base64.b64encode(data).decode() != text:
-        raise ValueError(f"{what} is base64 of a form that is not canonical")
+        raise ValueError(f"{what} is not canonical base64")
     return data
 
 
@@ -132,14 +132,14 @@ def parse_public_key(data: bytes, where: str) -> Ed25519PublicKey:
 
     name = Path(where).name
     if b"PRIVATE KEY-----" in data[:MAX_KEY_FILE_BYTES]:
-        what = "this is a private key: it stays with its owner, and checking a signature does not need it"
-        do = f"Give its public half: openssl pkey -in {name} -pubout -out {Path(name).stem}.pub.pem"
+        what = "this is a private key: keep it secret; checking a signature needs only its public half"
+        do = f"Pass its public half: openssl pkey -in {name} -pubout -out {Path(name).stem}.pub.pem"
         raise SignatureError(what, where=where, do=do)
     try:
         key = serialization.load_pem_public_key(data[:MAX_KEY_FILE_BYTES])
     except Exception as error:
-        do = "Name a public key or a root.json; a private key's public half: openssl pkey -in KEY.pem -pubout"
-        raise SignatureError("this is no PEM public key", where=where, do=do) from error
+        do = "Pass a public key or a root.json; to extract a public key: openssl pkey -in KEY.pem -pubout"
+        raise SignatureError("this is not a PEM public key", where=where, do=do) from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise SignatureError("this key is not Ed25519", where=where, do="Make one: openssl genpkey -algorithm ed25519")
     if weak := weakness(raw_key(key)):

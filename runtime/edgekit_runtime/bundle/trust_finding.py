@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +28,7 @@ from edgekit_runtime.bundle.trust_root import is_document, parse_root, read_root
 from edgekit_runtime.bundle.trust_store import Role, TrustedKey, TrustStore, TrustTime
 from edgekit_runtime.system.errors import SignatureError, TrustError
 from edgekit_runtime.system.files import first_unsafe
+from edgekit_runtime.system.records import record
 
 SYSTEM_ROOT = Path("/etc/edgekit/trust/root.json")
 
@@ -62,8 +62,8 @@ def store_in(contents: Sequence[tuple[str, bytes]]) -> TrustStore | None:
         return TrustStore(", ".join(where for where, _ in contents), keys, Role(tuple(keys), 1))
     if len(contents) > 1:
         what, do = (
-            "a root.json names every trusted key, and other keys were given beside it",
-            "Name the root.json alone",
+            "a root.json lists every trusted key, so it cannot be combined with other keys",
+            "Pass the root.json alone",
         )
         raise TrustError(what, where=roots[0][0], do=f"{do}, or public keys alone")
     return parse_root(roots[0][1], roots[0][0])
@@ -77,7 +77,7 @@ def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTE
     for path in trust_paths(environ, system=system):
         if named and not os.path.lexists(path):
             do = "Correct or unset EDGEKIT_TRUST; or run: edgekit keys update ROOT.json, which writes it there"
-            raise TrustError("there is no such file, and EDGEKIT_TRUST names it", where=str(path), do=do)
+            raise TrustError("EDGEKIT_TRUST names a file that does not exist", where=str(path), do=do)
         if named or _is_there(path, ours=path != system):
             return load_in_force(path, load_trust)
     return None
@@ -94,11 +94,11 @@ def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> Trus
             raise
         if not isinstance(error, TrustError) and path.suffix != ".json":
             raise  # of a public key, which says what it lacks
-        do = "Let this user read it"
+        do = "Make it readable for this user"
         if not isinstance(error.__cause__, PermissionError):
-            do = f"Move it away, then run: edgekit keys update ROOT.json --to {path}; that one is taken on your word "
-            do += "again, so compare its fingerprint"
-        what = f"the trusted keys of this machine cannot be read:  {error.what}"
+            do = f"Move it away, then run: edgekit keys update ROOT.json --to {path}; it is trusted without a check, "
+            do += "so compare its fingerprint"
+        what = f"the trusted keys of this machine cannot be read: {error.what}"
         raise TrustError(what, where=str(path), do=do) from error
 
 
@@ -144,7 +144,7 @@ def _is_there(path: Path, *, ours: bool) -> bool:
         if ours:
             return False
         why = error.strerror or str(error)
-        raise TrustError(f"cannot be looked at: {why}", where=str(path), do="Let every user read it") from error
+        raise TrustError(f"cannot be accessed: {why}", where=str(path), do="Make it readable for every user") from error
 
 
 def read_trusted(path: Path) -> bytes:
@@ -157,7 +157,7 @@ def read_trusted(path: Path) -> bytes:
 def refuse_unsafe(path: Path, uid: int | None = None, above: Path | None = None) -> None:
     """Raises TrustError (unsafe-path) if another user could replace the file (`first_unsafe`)."""
     if found := first_unsafe(path, uid, above):
-        do = f"{found.do}. Then check that it still holds your keys: edgekit keys list"
+        do = f"{found.do}. Then check that it still lists your keys: edgekit keys list"
         raise TrustError(found.what, where=str(found.where), do=do, code="unsafe-path")
 
 
@@ -165,7 +165,7 @@ BY_THE_ROOT = "trusted by the install root (slot.json), not by this machine"
 """Whoever can write to the root can write that, too, so a report says which keys were used."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TrustDecision:
     """Who signed a bundle, and whether that suffices.
 
@@ -189,7 +189,7 @@ class TrustDecision:
 UNCHECKED = TrustDecision((), "its signature was not checked")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TrustPolicy:
     """What to accept.
 

@@ -21,32 +21,21 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 from edgekit_runtime.bundle.signature import Signature, canonical_base64, keyid_of, parse_entries, verify, weakness
 from edgekit_runtime.bundle.trust_store import RevokedKey, Role, TrustedKey, TrustStore, parse_time
-from edgekit_runtime.system.errors import TrustError
+from edgekit_runtime.system.errors import BundleError, TrustError
 from edgekit_runtime.system.files import read_regular
-from edgekit_runtime.system.strict_json import canonical_bytes, is_format, strict_json
+from edgekit_runtime.system.records import record
+from edgekit_runtime.system.strict_json import canonical_bytes, from_json, strict_json
 
 ROOT_PAYLOAD_TYPE = "application/vnd.edgekit.root.v1+json"
 MAX_ROOT_BYTES = 256 << 10
 MAX_KEYS = 256
 MAX_WHY = 500
-_AGAIN = "Get it again from who made it"
+_AGAIN = "Get it again from its author"
 _KEYID = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_WORDS: dict[type, str] = {dict: "object", list: "list", str: "text"}
-_Json = TypeVar("_Json")
-
-
-class _MalformedError(ValueError):
-    """Becomes a TrustError that names the file."""
-
-
-def load_root(path: str | Path) -> TrustStore:
-    """Load a root.json; its dates are checked when it is used.
-    Raises TrustError if it cannot be read, is malformed, or lacks signatures of its own."""
-    return parse_root(read_root(Path(path)), str(path))
 
 
 def read_root(path: Path) -> bytes:
@@ -67,11 +56,11 @@ def is_document(data: bytes) -> bool:
 def parse_root(data: bytes, where: str) -> TrustStore:
     """A root.json that is signed by its own role `root`. Raises TrustError."""
     if len(data) > MAX_ROOT_BYTES:
-        raise TrustError(f"more than {MAX_ROOT_BYTES:,} bytes, which no root.json has", where=where, do=_AGAIN)
+        raise TrustError(f"larger than {MAX_ROOT_BYTES:,} bytes, the limit of a root.json", where=where, do=_AGAIN)
     try:
         store, body, signatures = _parse(data, where)
     except ValueError as error:
-        raise TrustError(f"no root.json that can be trusted: {error}", where=where, do=_AGAIN) from error
+        raise TrustError(f"not a valid root.json: {error}", where=where, do=_AGAIN) from error
     assert store.root is not None
     _require(store, store, body, signatures, "the file itself")
     return store
@@ -88,15 +77,15 @@ def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
         return old
     if new.version != old.version + 1:
         if new.version == old.version:
-            what = f"another version {new.version} than the one in force here"
-            do = "Ask who made it: there must be one of each version"
+            what = f"a different version {new.version} is in force here"
+            do = "Ask its author: each version may exist once"
         elif new.version < old.version:
             what = f"version {new.version} is older than version {old.version}, which is in force here"
-            do = "Bring a newer one"
+            do = "Get a newer one"
         else:
             what = f"version {new.version} does not follow version {old.version}, which is in force here"
             between = "edgekit keys update takes several files"
-            do = f"Bring those in between as well, {old.version + 1} first: {between}"
+            do = f"Also get the versions in between, {old.version + 1} first: {between}"
         raise TrustError(what, where=where, do=do, code="root-rollback")
     _, body, signatures = _parse(data, where)
     _require(old, new, body, signatures, f"version {old.version}, which is in force")
@@ -114,7 +103,7 @@ def parse_unsigned(signed: dict[str, Any], where: str) -> TrustStore:
     try:
         return _store(signed, where)
     except ValueError as error:
-        raise TrustError(f"no root.json that can be trusted: {error}", where=where, do="Change it") from error
+        raise TrustError(f"not a valid root.json: {error}", where=where, do="Change it") from error
 
 
 def signed_part(data: bytes, where: str) -> tuple[dict[str, Any], tuple[Signature, ...]]:
@@ -125,7 +114,7 @@ def signed_part(data: bytes, where: str) -> tuple[dict[str, Any], tuple[Signatur
         _parse(data, where)
         return document["signed"], parse_entries(document["signatures"])
     except ValueError as error:
-        raise TrustError(f"no root.json: {error}", where=where, do=_AGAIN) from error
+        raise TrustError(f"not a root.json: {error}", where=where, do=_AGAIN) from error
 
 
 def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[Signature, ...], whose: str) -> None:
@@ -135,93 +124,89 @@ def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[S
     if len(good) < by.root.threshold:
         missing = ", ".join(by.name_of(name) for name in by.root.keyids if name not in good)
         signed = f"is signed by {len(good)} of the {by.root.threshold} root keys that must"
-        do = f"Let others sign it ({missing}): edgekit keys sign ROOT.json --sign KEY"
+        do = f"Have these sign it ({missing}): edgekit keys sign ROOT.json --sign KEY"
         raise TrustError(f"version {store.version} {signed}, says {whose}", where=store.where, do=do)
 
 
 def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature, ...]]:
     """Everything except verifying signatures. Raises ValueError."""
-    document = _typed(strict_json(data), dict, "the file")
-    signed = _typed(document.get("signed"), dict, "signed")
-    return _store(signed, where), canonical_bytes(signed), parse_entries(document.get("signatures"))
+    document = strict_json(data)
+    signed = document.get("signed") if isinstance(document, dict) else None
+    store = _store(signed, where)
+    return store, canonical_bytes(signed), parse_entries(document.get("signatures"))
 
 
-def _store(signed: dict[str, Any], where: str) -> TrustStore:
-    if signed.get("type") != "edgekit-root":
-        raise _MalformedError("its type is not edgekit-root")
-    if not is_format(signed.get("format"), 1):
-        raise _MalformedError(f"its format is {signed.get('format')!r:.20}, and this runtime knows 1")
-    revoked: dict[str, RevokedKey] = {}
-    for key in map(_revoked, _typed(signed.get("revoked"), list, "revoked")):
-        if key.keyid in revoked:
-            raise _MalformedError(f"revoked names key {key.keyid[:8]} twice")
-        revoked[key.keyid] = key
-    keys = {name: _key(name, value) for name, value in _typed(signed.get("keys"), dict, "keys").items()}
-    if len(keys) > MAX_KEYS:
-        raise _MalformedError(f"{len(keys)} keys are more than {MAX_KEYS}")
-    if again := keys.keys() & revoked.keys():
-        raise _MalformedError(f"key {min(again)[:8]} is revoked and listed at once")
-    roles = _typed(signed.get("roles"), dict, "roles")
-    issued, expires = (_time(signed.get(name), name) for name in ("issued", "expires"))
-    version = signed.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**53:
-        raise _MalformedError(f"version {version!r:.20} is no whole number from 1 on")
-    return TrustStore(
-        where, keys, _role(roles, "bundle", keys), _role(roles, "root", keys), version,
-        issued, expires, revoked, hashlib.sha256(canonical_bytes(signed)).hexdigest(),
-    )  # fmt: skip
+@record(frozen=True)
+class _Key:
+    name: str
+    public: str
+    expires: str | None = None
 
 
-def _key(keyid: str, value: object) -> TrustedKey:
-    found = _typed(value, dict, f"key {keyid[:8]}")
-    text = _typed(found.get("public"), str, f"the public half of key {keyid[:8]}")
-    public = canonical_base64(text, f"the public half of key {keyid[:8]}")
+@record(frozen=True)
+class _Roles:
+    bundle: Role
+    root: Role
+
+
+@record(frozen=True)
+class _RootFields:
+    type: Literal["edgekit-root"]
+    format: Literal[1]
+    version: int
+    issued: str
+    expires: str
+    keys: dict[str, _Key]
+    roles: _Roles
+    revoked: tuple[RevokedKey, ...]
+
+
+def _store(value: object, where: str) -> TrustStore:
+    """Raises ValueError."""
+    try:
+        signed = from_json(_RootFields, value, "signed", nulls=True)
+    except BundleError as error:
+        raise ValueError(f"{error.where}: {error.what}") from error
+    if not 1 <= signed.version < 2**53:
+        raise ValueError(f"version {signed.version} is not a whole number from 1 on")
+    revoked = {key.keyid: key for key in signed.revoked}
+    if len(revoked) != len(signed.revoked):
+        raise ValueError("revoked lists a key twice")
+    if len(signed.keys) > MAX_KEYS:
+        raise ValueError(f"{len(signed.keys)} keys are more than {MAX_KEYS}")
+    if again := signed.keys.keys() & revoked.keys():
+        raise ValueError(f"key {min(again)[:8]} is revoked and listed at once")
+    for key in signed.revoked:
+        if not _KEYID.fullmatch(key.keyid):
+            raise ValueError("the keyid of a revoked key is not 64 lower-case hex digits")
+        _check_name(key.name)
+        if len(key.why) > MAX_WHY or not key.why.isprintable():  # it is shown on terminals
+            raise ValueError(f"{key.why!r:.20} is not a reason: up to {MAX_WHY} printable characters")
+    keys = {keyid: _trusted(keyid, key) for keyid, key in signed.keys.items()}
+    for name, role in vars(signed.roles).items():
+        if len(set(role.keyids)) != len(role.keyids):
+            raise ValueError(f"the role {name} lists a key twice")
+        if unknown := [keyid for keyid in role.keyids if keyid not in keys]:
+            raise ValueError(f"the role {name} names key {unknown[0][:8]}, which is not listed")
+        if not 1 <= role.threshold <= len(role.keyids):
+            what = f"the threshold of the role {name}, {role.threshold}"
+            raise ValueError(f"{what}, is not between 1 and its {len(role.keyids)} keys")
+    bundle, root = signed.roles.bundle, signed.roles.root
+    fingerprint = hashlib.sha256(canonical_bytes(value)).hexdigest()
+    issued, expires = parse_time(signed.issued), parse_time(signed.expires)
+    return TrustStore(where, keys, bundle, root, signed.version, issued, expires, revoked, fingerprint)
+
+
+def _trusted(keyid: str, key: _Key) -> TrustedKey:
+    _check_name(key.name)
+    public = canonical_base64(key.public, f"the public half of key {keyid[:8]}")
     if weak := weakness(public):
-        raise _MalformedError(f"key {keyid[:8]} must not be trusted: {weak}")
+        raise ValueError(f"key {keyid[:8]} must not be trusted: {weak}")
     if keyid_of(public) != keyid:
-        raise _MalformedError(f"key {keyid[:8]} stands under a keyid that is not its own")
-    expires = found.get("expires")
-    return TrustedKey(keyid, _name(found), public, None if expires is None else _time(expires, f"key {keyid[:8]}"))
+        raise ValueError(f"key {keyid[:8]} has the keyid of another key")
+    return TrustedKey(keyid, key.name, public, None if key.expires is None else parse_time(key.expires))
 
 
-def _role(roles: dict[str, Any], which: str, keys: dict[str, TrustedKey]) -> Role:
-    found = _typed(roles.get(which), dict, f"the role {which}")
-    listed = _typed(found.get("keyids"), list, f"role {which}")
-    keyids = tuple(_typed(item, str, f"a keyid of the role {which}") for item in listed)
-    if len(set(keyids)) != len(keyids):
-        raise _MalformedError(f"the role {which} names a key twice")
-    if unknown := [name for name in keyids if name not in keys]:
-        raise _MalformedError(f"the role {which} names key {unknown[0][:8]}, which is not listed")
-    threshold = found.get("threshold")
-    if not isinstance(threshold, int) or isinstance(threshold, bool) or not 1 <= threshold <= len(keyids):
-        what = f"the threshold of the role {which}, {threshold!r:.20}"
-        raise _MalformedError(f"{what}, is not between 1 and its {len(keyids)} keys")
-    return Role(keyids, threshold)
-
-
-def _revoked(value: object) -> RevokedKey:
-    found = _typed(value, dict, "an entry of revoked")
-    keyid, why = _typed(found.get("keyid"), str, "the keyid of a revoked key"), found.get("why", "")
-    if not _KEYID.fullmatch(keyid):
-        raise _MalformedError("the keyid of a revoked key is not 64 digits of lower-case hex")
-    reason = _typed(why, str, "the reason of a revocation")
-    if len(reason) > MAX_WHY or not reason.isprintable():  # it is shown on terminals
-        raise _MalformedError(f"{reason!r:.20} is no reason of a revocation: {MAX_WHY} characters that can be printed")
-    return RevokedKey(keyid, _name(found), reason)
-
-
-def _name(found: dict[str, Any]) -> str:
-    name = _typed(found.get("name"), str, "the name of a key")
-    if not name or len(name) > 64 or not name.isprintable():
-        raise _MalformedError(f"{name!r:.20} is no name for a key: 1 to 64 characters that can be printed")
-    return name
-
-
-def _time(value: object, of: str) -> float:
-    return parse_time(_typed(value, str, f"the time of {of}"))
-
-
-def _typed(value: object, kind: type[_Json], what: str) -> _Json:
-    if not isinstance(value, kind):
-        raise _MalformedError(f"{what} is missing or no {_WORDS[kind]}")
-    return value
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= 64 or not name.isprintable():
+        raise ValueError(f"{name!r:.20} is not a name of a key: 1 to 64 printable characters")

@@ -1,6 +1,6 @@
 """The trust store: trusted keys, thresholds, and the time by which dates are judged.
 
-    store = load_root("root.json")                                   # or TrustStore of PEM files, by `load_trust`
+    store = parse_root(read_root(path), "root.json")                 # or TrustStore of PEM files, by `load_trust`
     moment = judge(seen_s=root_state.seen_s, issued_s=store.issued_s)
     signers = store.check(manifest, signatures, moment)            # their keyids, or a SignatureError that says why not
 
@@ -18,25 +18,24 @@ Rules:
 
 from __future__ import annotations
 
-import calendar
 import datetime
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from edgekit_runtime.bundle.signature import PAYLOAD_TYPE, Signature, verify
 from edgekit_runtime.system.errors import SignatureError, TrustError
+from edgekit_runtime.system.records import field, record
 
-EARLIEST_S = calendar.timegm((2026, 11, 1, 0, 0, 0))
+EARLIEST_S = int(datetime.datetime(2026, 11, 1, tzinfo=datetime.timezone.utc).timestamp())
 """When this code was written: no board ran it before."""
-_LATEST_S = calendar.timegm((2070, 1, 1, 0, 0, 0))
+_LATEST_S = int(datetime.datetime(2070, 1, 1, tzinfo=datetime.timezone.utc).timestamp())
 """Default bound of a plausible time, against wrong units and clocks that run backwards."""
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-_SIGN = "Ask its sender to sign it: edgekit keys sign BUNDLE --sign KEY"
+_SIGN = "Ask the sender to sign it: edgekit keys sign BUNDLE --sign KEY"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TrustTime:
     """at_s: seconds since 1970, UTC, to judge by.
     text: for a refusal; names the clock it rests on."""
@@ -95,7 +94,7 @@ def parse_time(text: str) -> float:
     """`2027-01-31T00:00:00Z` -> seconds since 1970. Raises ValueError for any other text."""
     seconds = seconds_of(text)
     if seconds is None:
-        raise ValueError(f"{text!r:.40} is no time of the form 2027-01-31T00:00:00Z")
+        raise ValueError(f"{text!r:.40} is not a time of the form 2027-01-31T00:00:00Z")
     return seconds
 
 
@@ -107,7 +106,7 @@ def tell_time(at_s: float) -> str:
         return f"{at_s:.0f} s after 1970"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TrustedKey:
     """name: chosen by a person.
     public: the raw 32 bytes.
@@ -119,7 +118,7 @@ class TrustedKey:
     expires_s: float | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Role:
     """keyids: whose signatures count. threshold: how many of them must sign."""
 
@@ -127,14 +126,14 @@ class Role:
     threshold: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RevokedKey:
     keyid: str
     name: str
     why: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TrustStore:
     """where: the file, for messages.
     keys: keyid -> key.
@@ -213,22 +212,25 @@ class TrustStore:
             code, what, do = "unsigned", "the bundle is not signed", _SIGN
         elif revoked:
             why = self.revoked[revoked[0]].why
-            code, do = "revoked-key", "Ask its sender to sign it with another key; nothing else lets it in"
+            code, do = "revoked-key", "Ask the sender to sign it with another key; nothing else makes it acceptable"
             what = f"the bundle is signed by {self._names(revoked)}, which was revoked" + (f": {why}" if why else "")
         elif late:
-            code, do = "key-expired", "Set the clock if it is wrong; else ask its sender to sign it with a newer key"
+            code, do = (
+                "key-expired",
+                "Set the clock if it is wrong; else ask the sender to sign it with a newer key",
+            )
             until = tell_time(self.keys[late[0]].expires_s or 0)
             what = f"the bundle is signed by {self._names(late)}, which was trusted until {until} {now.text}"
         elif false:
-            code, do = "bad-signature", "Copy it again: it was damaged, or changed by somebody else"
-            what = f"the signature in the name of {self._names(false)} does not hold"
+            code, do = "bad-signature", "Copy it again: it was damaged or tampered with"
+            what = f"the signature by {self._names(false)} is invalid"
         elif counted:
             code, do = "too-few-signatures", "Let another key sign it as well: edgekit keys sign BUNDLE --sign KEY"
-            what = f"the bundle is signed by {self._names(counted)} alone, and {needed} must sign"
+            what = f"the bundle is signed by {self._names(counted)} only, and {needed} must sign"
         else:
-            code, do = "unknown-key", "Trust that key, if you know whose it is (trust=, or edgekit keys update)"
-            do_cli = "Trust that key, if you know whose it is (--trust, or edgekit keys update)"
-            what = f"the bundle is signed, but by no key that is trusted here ({self._names(dict.fromkeys(named))})"
+            code, do = "unknown-key", "Trust that key if you know its owner (trust=, or edgekit keys update)"
+            do_cli = "Trust that key if you know its owner (--trust, or edgekit keys update)"
+            what = f"the bundle is not signed by any key trusted here ({self._names(dict.fromkeys(named))})"
         return SignatureError(what, where=where, do=do, code=code, do_cli=do_cli)
 
     def _names(self, keyids: Collection[str]) -> str:

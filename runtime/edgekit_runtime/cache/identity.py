@@ -38,17 +38,10 @@ def namespace(*digests: str) -> bytes:
 
 
 def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | None, Mapping[str, Any]]:
-    """The key of a request, None if it has none; and its inputs with paths replaced by bytes.
+    """A request's key (None if uncacheable), and its inputs with paths replaced by bytes.
 
     Raises InputError if a path cannot be read.
     """
-    if len(inputs) == 1:  # the hot path: no dict is rebuilt, no list is made
-        ((name, value),) = inputs.items()
-        if isinstance(value, np.ndarray):
-            if value.dtype.kind not in "biuf":  # no tensor: the decoder says so
-                return None, inputs
-            kind = (namespace, name, value.dtype, value.shape)
-            return (_kinds.get(kind) or _named(kind)) + _digest(np.ascontiguousarray(value).data), inputs
     read = {
         name: EncodedImage.read(Path(value)) if isinstance(value, (str, os.PathLike)) else value
         for name, value in inputs.items()
@@ -63,7 +56,7 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
         digests += part[1]
     if len(read) > 1:
         digests = _digest(digests)
-    return _named(tuple(kinds)) + digests, read
+    return kind_digest(tuple(kinds)) + digests, read
 
 
 def of_artifact(key: Identity, artifact: str) -> Identity:
@@ -72,7 +65,7 @@ def of_artifact(key: Identity, artifact: str) -> Identity:
 
 
 def _part(value: Any) -> tuple[tuple[Hashable, ...], bytes] | None:
-    """The kind of an input, and the digest of its bytes; None if it has none."""
+    """An input's kind and the digest of its bytes, or None if it cannot be hashed."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             return None
@@ -96,7 +89,7 @@ def _part(value: Any) -> tuple[tuple[Hashable, ...], bytes] | None:
     return None
 
 
-def _named(kind: tuple[Hashable, ...]) -> bytes:
+def kind_digest(kind: tuple[Hashable, ...]) -> bytes:
     found = _kinds.get(kind)
     if found is None:
         if len(_kinds) >= _MOST_KINDS:  # shapes without end: pictures of every size

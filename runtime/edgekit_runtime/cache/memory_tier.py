@@ -21,7 +21,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -30,12 +29,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.system.records import record
+
 PLAUSIBLE_S = 1_704_067_200.0
 """2024-01-01: an earlier wall clock has not been set since power came on."""
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Moment:
     """wall_s: Unix time.
     up_s: `elapsed_s()`.
@@ -93,7 +94,7 @@ class Miss:
 MISS: Final = Miss()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MemoryStats:
     """Counted since the cache was made; `flush` resets entries and bytes only.
 
@@ -109,7 +110,7 @@ class MemoryStats:
 
 
 def freeze(outputs: Any) -> Any:
-    """The same outputs, read-only and in memory of their own."""
+    """Read-only outputs that share no memory with the caller."""
     same = type(outputs) is MappingProxyType
     if not same and not isinstance(outputs, (dict, Mapping)):
         return outputs
@@ -124,7 +125,7 @@ def freeze(outputs: Any) -> Any:
 
 
 def entry_bytes(outputs: Any) -> int:
-    """Bytes that keeping `outputs` costs in all."""
+    """Total memory cost of keeping `outputs`, in bytes."""
     size = _ENTRY_BYTES
     if isinstance(outputs, (dict, MappingProxyType, Mapping)):  # the quick tests first
         for array in outputs.values():
@@ -157,7 +158,7 @@ class MemoryCache:
         self._bytes = self._hits = self._misses = self._evicted = self._expired = 0
 
     def get(self, key: Hashable) -> Any | Miss:
-        """The outputs stored under `key`, now the most recently used; MISS if absent or expired."""
+        """The outputs stored under `key`, or MISS; marks them as most recently used."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -195,7 +196,7 @@ class MemoryCache:
                 self._make_room()
 
     def resize(self, max_bytes: int) -> None:
-        """Set another bound, evicting at once."""
+        """Change the bound, evicting immediately."""
         if max_bytes < 0:
             raise ValueError("max_bytes must not be negative")
         with self._lock:

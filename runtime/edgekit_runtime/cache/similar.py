@@ -1,4 +1,4 @@
-"""Two tiers for requests that are alike: pictures that changed little, and nearby vectors.
+"""Two tiers for similar requests: pictures that changed little, and nearby vectors.
 
     similar = Similar(threshold=4.0)
     mark = similar.mark(items)              # None: no input is a picture
@@ -22,20 +22,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.cache.memory_tier import elapsed_s, freeze
+from edgekit_runtime.system.records import record
 
 _MOST_CHANNELS = 4
 Embedder = Callable[[Any], NDArray[Any]]
 """Takes the decoded input (a dict by name if several) and returns a vector of any shape and scale."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SimilarHit:
     """distance: from the request that was answered.
     age_s: of that answer.
@@ -46,7 +46,7 @@ class SimilarHit:
     age_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class PictureMark:
     """kind: what must be equal.
     means: block means, float32 [n].
@@ -109,7 +109,7 @@ class Similar:
         return PictureMark(tuple(kind), means[0] if len(means) == 1 else np.concatenate(means))
 
     def find(self, mark: PictureMark) -> SimilarHit | None:
-        """The newest answer that is near enough and young enough."""
+        """The newest answer within the threshold and the age limit."""
         now = self._clock()
         with self._lock:
             answers = list(self._answers)
@@ -194,7 +194,6 @@ class Semantic:
         self._ttl_s = ttl_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._failed = 0
         self._n = self._ticks = 0
         self._outputs: list[Any] = []
         self._vectors = np.empty((0, 0), np.float32)
@@ -211,17 +210,11 @@ class Semantic:
     def entries(self) -> int:
         return self._n
 
-    @property
-    def failed(self) -> int:
-        """How often the embedder raised an error."""
-        return self._failed
-
     def mark(self, items: Mapping[str, NDArray[Any]]) -> NDArray[np.float32] | None:
         """The request's direction, float32 [n] of length 1; None if it has none."""
         try:
             given = self._embed(next(iter(items.values())) if len(items) == 1 else items)
         except Exception:  # noqa: BLE001 - whatever an application's function raises, the model answers
-            self._failed += 1
             return None
         vector = np.asarray(given, np.float32).ravel()
         length = float(np.linalg.norm(vector))
@@ -230,7 +223,7 @@ class Semantic:
         return vector / np.float32(length)
 
     def find(self, vector: NDArray[np.float32]) -> SimilarHit | None:
-        """The nearest answer, if it is near enough and young enough."""
+        """The nearest answer, if within the threshold and the age limit."""
         now = self._clock()
         with self._lock:
             if not self._n or self._vectors.shape[1] != vector.size:

@@ -1,7 +1,7 @@
 """The cache of a request's journey: exact answers in memory and on disk, and similar ones.
 
     cache = Cache(MemoryCache(64 << 20), disk=DiskCache("answers.db", form), similar=Similar(4.0))
-    if cache.pays(request.start):
+    if cache.worth.pays(request.start):
         key, named = identify(named, namespace)
         hit = cache.lookup(key, hash_s=perf_counter() - request.start)         # Hit or None
     ...decode...
@@ -12,7 +12,7 @@
 
 Rules:
 - memory before disk; what the disk had is kept in memory, with its age;
-- each tier is asked only as long as that pays, see `Worth`; `pays` answers for the exact ones before any hashing;
+- each tier is asked only as long as that pays for its own time, see `Worth`; `worth` says so before any hashing;
 - an answer that is faster to compute than to read is not written to disk, and while nothing is found there only what
   was requested twice is: a camera whose pictures never repeat wears no card;
 - a lookup never takes longer than what is left to answer: a disk that was slower lately is not asked.
@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from edgekit_runtime.cache.disk import DiskCache, DiskStats
 from edgekit_runtime.cache.memory_tier import MISS, MemoryCache, MemoryStats, Miss, freeze
 from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
+from edgekit_runtime.system.records import record, replace
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache.shared import SharedCache, SharedStats
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 CHEAP = 0.01
 """Below this share of what a hit saves, a lookup is always made."""
 _LEAST_LOOKS = 32
+_LOOKING_SHARE, _MOST_PAUSE_S = 0.005, 5.0
 _EVERY = 16
 _FADE = 0.1
 Outputs = Mapping[str, NDArray[Any]]
@@ -57,7 +58,7 @@ class Hit(NamedTuple):
     tier: Tier
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Look:
     """The comparison of a request with earlier ones.
 
@@ -69,7 +70,7 @@ class Look:
     marks: tuple[tuple[Any, Any], ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SimilarStats:
     """mean_distance: of the hits; None before the first."""
 
@@ -80,7 +81,7 @@ class SimilarStats:
     worth: WorthStats
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CacheStats:
     """hits: exact ones, from any tier.
     misses: exact lookups that found nothing.
@@ -123,14 +124,12 @@ class Cache:
         self._memory = memory if memory is not None else MemoryCache(0)
         self._disk = disk
         self._behind: Tier = "disk" if disk is None else disk.tier
-        semantic = semantic.fresh() if semantic is not None else None
-        self._alike = [_Alike(tier, clock) for tier in (similar, semantic) if tier is not None]
-        self._kinds = [name for name, tier in (("similar", similar), ("semantic", semantic)) if tier is not None]
+        alike = {"similar": similar, "semantic": semantic.fresh() if semantic is not None else None}
+        self._alike = {name: _Alike(tier, clock) for name, tier in alike.items() if tier is not None}
         self._clock = clock
-        self._worth = Worth()
+        self.worth = Worth()
         self._disk_worth = Worth(cheap=0.0)  # while it looks, every answer is written: that wears the card
         self.exact, self.compares = memory is not None or disk is not None, bool(self._alike)
-        self.pays = self._worth.pays
         self._store_s = 0.0
         self._slowest_s = 0.0
         self._lookups = self._found = self._unkept = 0
@@ -148,6 +147,7 @@ class Cache:
             sampled = self._lookups % _SAMPLE == 0
         start = self._clock() if sampled else 0.0
         outputs, hit = self._memory.get(key), None
+        now = self._clock() if sampled else 0.0  # what the tier behind takes is its own, see `_read`
         if outputs is not MISS:
             if self._once and self._once.pop(key, MISS) is not MISS and self._disk is not None:
                 self._disk.put(key, outputs)
@@ -158,10 +158,9 @@ class Cache:
         if hit is not None:
             self._found += 1
         if hash_s is not None and sampled:
-            now = self._clock()  # timed for the others too, and their hits with it
-            found, self._found = self._found, 0
-            self._worth.costs(hash_s + now - start + (self._store_s if hit is None else 0.0))
-            self._worth.record_lookups(min(found, _SAMPLE), now, _SAMPLE)
+            found, self._found = self._found, 0  # timed for the others too, and their hits with it
+            self.worth.costs(hash_s + now - start + (self._store_s if hit is None else 0.0))
+            self.worth.record_lookups(min(found, _SAMPLE), now, _SAMPLE)
         return hit
 
     def stale(self, key: bytes) -> Hit | None:
@@ -188,6 +187,7 @@ class Cache:
         start = self._clock()
         held = freeze(outputs)
         self._memory.put(key, held)
+        self._store_s += 0.1 * (self._clock() - start - self._store_s)
         if self._disk is not None:
             self._disk_worth.record_saving(cost_s)
             worth = self._disk_worth.stats()
@@ -198,14 +198,13 @@ class Cache:
                     self._once[key] = None
                 else:
                     self._once.clear()
-        self._store_s += 0.1 * (self._clock() - start - self._store_s)
 
     def similar(self, items: Mapping[str, NDArray[Any]]) -> Look | None:
-        """Compare decoded inputs with earlier ones. None if no such tier is on, or none pays now."""
+        """Compare decoded inputs with earlier ones. None if no tier is on or worth asking now."""
         if not self._alike:
             return None
         marks = []
-        for alike in self._alike:
+        for alike in self._alike.values():
             mark, hit = alike.look(items)
             if hit is not None:
                 return Look(replace(hit, outputs=_own(hit.outputs)), ())
@@ -219,7 +218,7 @@ class Cache:
             tier.remember(mark, outputs)
 
     def resize(self, max_bytes: int) -> None:
-        """Set another bound for the memory tier."""
+        """Change the memory tier's bound."""
         self._memory.resize(max_bytes)
 
     def flush(self) -> None:
@@ -228,13 +227,13 @@ class Cache:
         self._once.clear()
         if self._disk is not None:
             self._disk.flush()
-        for alike in self._alike:
+        for alike in self._alike.values():
             alike.tier.flush()
 
     def stats(self) -> CacheStats:
-        memory, worth = self._memory.stats(), self._worth.stats()
+        memory, worth = self._memory.stats(), self.worth.stats()
         disk = self._disk.stats() if self._disk is not None else None
-        alike = {name: tier.stats() for name, tier in zip(self._kinds, self._alike, strict=True)}
+        alike = {name: tier.stats() for name, tier in self._alike.items()}
         from_disk = disk.hits if disk is not None else 0
         return CacheStats(
             memory.hits + from_disk,
@@ -253,7 +252,7 @@ class Cache:
         )
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what is pending for the disk, within timeout_s."""
+        """Write pending answers within timeout_s, and close the tier behind memory."""
         if self._disk is not None:
             self._disk.close(timeout_s)
 
@@ -266,23 +265,21 @@ class Cache:
         if not self._disk_worth.pays(start):
             return None
         found = disk.find(key)
-        end = self._clock()
-        self._slowest_s = max(_SLOWEST_FADES * self._slowest_s, end - start)
-        self._disk_worth.costs(end - start)
-        self._disk_worth.record_lookups(not isinstance(found, Miss), end)
+        took_s = self._disk_worth.record_lookup(not isinstance(found, Miss), start, self._clock())
+        self._slowest_s = max(_SLOWEST_FADES * self._slowest_s, took_s)
         if isinstance(found, Miss):
             return None
         self._memory.put(key, found.outputs, age_s=found.age_s or 0.0)
         return Hit(_own(found.outputs), self._behind)
 
     def _saves(self, cost_s: float) -> None:
-        self._worth.record_saving(cost_s)
-        for alike in self._alike:
+        self.worth.record_saving(cost_s)
+        for alike in self._alike.values():
             alike.worth.record_saving(cost_s)
 
 
 class _Alike:
-    """A tier of likeness with its own `Worth`."""
+    """A similarity tier with its own `Worth`."""
 
     def __init__(self, tier: Any, clock: Callable[[], float]) -> None:
         self.tier = tier
@@ -293,15 +290,13 @@ class _Alike:
         self._distance = 0.0
 
     def look(self, items: Mapping[str, NDArray[Any]]) -> tuple[Any, SimilarHit | None]:
-        """The request's mark, None if it has none or asking does not pay, and the hit."""
+        """The request's mark (None if skipped or unsupported), and the hit."""
         start = self._clock()
         if not self.worth.pays(start):
             return None, None
         mark = self.tier.mark(items)
         hit = self.tier.find(mark) if mark is not None else None
-        end = self._clock()
-        self.worth.costs(end - start)
-        self.worth.record_lookups(hit is not None, end)
+        self.worth.record_lookup(hit is not None, start, self._clock())
         with self._lock:
             if hit is None:
                 self._misses += 1
@@ -316,7 +311,7 @@ class _Alike:
             return SimilarStats(self._hits, self._misses, mean, self.tier.entries, self.worth.stats())
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WorthStats:
     """looking: whether lookups are made now.
     hit_rate: of the recent ones.
@@ -332,7 +327,7 @@ class WorthStats:
 
 
 class Worth:
-    """Whether looking up pays: a cache that never hits only costs time.
+    """Whether lookups pay off: a cache that never hits only costs time.
 
         if worth.pays(now_s):
             ...look up..., worth.costs(2e-6), worth.record_lookups(hit, now_s)
@@ -342,20 +337,19 @@ class Worth:
     - it looks as long as the highest hit rate that fits what was seen, times what a hit saves, covers a lookup: with no
       hit in n lookups a rate of 3 / n is still possible (95 %);
     - it never gives up while a lookup costs less than CHEAP of what a hit saves;
-    - after giving up it looks again for a short while: first so that this takes `share` of the time, then ever more
-      rarely, at the latest after `most_s`;
+    - after giving up it looks again for a short while: first so that this takes 0.5 % of the time, then ever more
+      rarely, at the latest after 5 s;
     - half of what was seen is forgotten whenever there is twice as much as a decision takes;
     - it has no clock: the caller passes times and costs.
 
     Thread-safe, and cheap enough for every request. cheap: see CHEAP; 0 if looking costs more than time.
+    looking: `pays` says so at any time.
     """
 
-    def __init__(self, *, share: float = 0.005, most_s: float = 5.0, cheap: float = CHEAP) -> None:
+    def __init__(self, *, cheap: float = CHEAP) -> None:
         self._cheap = cheap
-        self._share = share
-        self._most_s = most_s
         self._lock = threading.Lock()
-        self._looking = True
+        self.looking = True
         self._until = 0.0
         self._pause_s = 0.0
         self._looks = self._hits = self._due = self._skipped = self._stops = 0
@@ -365,14 +359,14 @@ class Worth:
 
     def pays(self, now_s: float) -> bool:
         """Whether to look up now. now_s: monotonic, the same clock for all calls."""
-        if self._looking:
+        if self.looking:
             return True
         if now_s < self._until:
             self._skipped += 1
             return False
         with self._lock:
             self._looks = self._hits = self._due = 0
-            self._looking = True
+            self.looking = True
         return True
 
     def record_lookups(self, hits: int, now_s: float, looks: int = 1) -> None:
@@ -380,9 +374,15 @@ class Worth:
         with self._lock:
             self._looks += looks
             self._hits += hits
-            if self._looks >= max(_LEAST_LOOKS, self._due) and self._looking:
+            if self._looks >= max(_LEAST_LOOKS, self._due) and self.looking:
                 self._due = self._looks + _EVERY
                 self._decide(now_s)
+
+    def record_lookup(self, hit: bool, start_s: float, end_s: float) -> float:
+        """Count one lookup with its cost, which is returned."""
+        self.costs(end_s - start_s)
+        self.record_lookups(hit, end_s)
+        return end_s - start_s
 
     def costs(self, lookup_s: float) -> None:
         """Seconds of one lookup with all that is done for it; a sample of them is enough.
@@ -400,7 +400,7 @@ class Worth:
         with self._lock:
             rate = self._hits / self._looks if self._looks else self._rate
             return WorthStats(
-                self._looking, rate, _micro(self._cost_s), _micro(self._saves_s), self._skipped, self._stops
+                self.looking, rate, _micro(self._cost_s), _micro(self._saves_s), self._skipped, self._stops
             )
 
     def _decide(self, now_s: float) -> None:
@@ -410,9 +410,9 @@ class Worth:
         possible = min(1.0, (hits + 2 * math.sqrt(hits) + 3) / looks)
         if max(possible, self._cheap) * saves < cost:
             self._rate = hits / looks
-            self._pause_s = min(max(cost * looks / self._share, 2 * self._pause_s), self._most_s)
+            self._pause_s = min(max(cost * looks / _LOOKING_SHARE, 2 * self._pause_s), _MOST_PAUSE_S)
             self._until = now_s + self._pause_s
-            self._looking = False
+            self.looking = False
             self._stops += 1
             return
         if hits * saves > cost * looks:

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -34,12 +34,15 @@ from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.pixels import Step, quantize
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
 from edgekit_runtime.system.errors import ContractError, InputError
+from edgekit_runtime.system.records import record
 
 CLIP_EVERY = 16
 """One request in so many has its tensors checked for clipped values."""
 CLIP_SAMPLE = 2048
 """About so many values are checked."""
 _UINT8 = np.dtype(np.uint8)
+_least, _most = np.minimum.reduce, np.maximum.reduce  # those of an array call Python
+Shortcut = Callable[[NDArray[Any]], "NDArray[Any] | None"]
 State = tuple[NDArray[Any], ...]
 """One tensor a carried pair, as the artifact takes it, with a batch axis of 1."""
 
@@ -62,10 +65,11 @@ class Adapter:
         self._from_pixels: Step | None
         self._way, self._from_pixels = kind.step(contract, tensor)
         self._passes = same if tensor.quantization is not None else self._axes is None
-        pixels = self._from_pixels is not None and self._dtype == np.uint8 and self._item_shape == contract.shape
-        self._ready_shape = self._item_shape if self._passes and not pixels else None
         self._limits = _limits(tensor)
         self._stride = _stride(math.prod(self._item_shape))
+        if (q := tensor.quantization) is not None:  # what becomes the least and the greatest of its integers
+            limits = np.iinfo(self._dtype)
+            self._range = (limits.min - q.zero_point) * q.scale, (limits.max - q.zero_point) * q.scale
 
     @property
     def way(self) -> str:
@@ -73,8 +77,6 @@ class Adapter:
         return self._way
 
     def __call__(self, item: NDArray[Any]) -> NDArray[Any]:
-        if item.shape == self._ready_shape and item.dtype == self._dtype:  # made ready by the caller
-            return item[None]
         if self._from_pixels is not None and item.dtype == _UINT8 and item.shape == self._contract.shape:
             return self._from_pixels(item)[None].view(self._dtype)
         if self._foreign is not None and item.dtype == self._foreign.dtype:
@@ -90,6 +92,24 @@ class Adapter:
             what, do = f"shape {list(item.shape)} does not fit", f"Pass shape {list(self._contract.shape)}"
             raise InputError(what, where=f"input '{self._contract.name}'", do=do)
         return self._layout(self._from_original(item))[None]
+
+    def shortcuts(self, as_it_is: Sequence[np.dtype[Any]]) -> dict[np.dtype[Any], Shortcut]:
+        """Dtype -> the shortest way for an array of the contract's shape.
+        It gives None for values that the decoder has to look at. as_it_is: dtypes of which it looks at none."""
+        ways: dict[np.dtype[Any], Shortcut] = dict.fromkeys(as_it_is, self)
+        pixels = self._from_pixels is not None and self._dtype == np.uint8
+        if self._dtype in ways and self._passes and not pixels and self._item_shape == self._contract.shape:
+            ways[self._dtype] = itemgetter(None)  # what `__call__` does, without a call
+        return ways if self._contract.dtype != "float32" else {np.dtype(np.float32): self._from_floats} | ways
+
+    def _from_floats(self, item: NDArray[Any]) -> NDArray[Any] | None:
+        least, most = float(_least(item, axis=None)), float(_most(item, axis=None))
+        if not -math.inf < least <= most < math.inf:
+            return None
+        if self._tensor.quantization is None:
+            return self(item)
+        fits = self._range[0] <= least and most <= self._range[1]
+        return self._layout(quantize(item, self._tensor.quantization, self._dtype, fits=fits))[None]
 
     def clipped(self, tensor: NDArray[Any], sample: int) -> tuple[int, int]:
         """(values at the limits of the artifact's 8 bits, all values), of a sample of a tensor.
@@ -200,7 +220,7 @@ def _byte(tensor: TensorSpec) -> bool:
     return tensor.quantization is not None and np.dtype(tensor.dtype).itemsize == 1
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Prediction:
     """One class of a classifier's answer. label: its name, or its index as text without labels."""
 

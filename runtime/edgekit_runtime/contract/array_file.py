@@ -12,7 +12,6 @@ import io
 import math
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +20,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from edgekit_runtime.system.errors import InputError
+from edgekit_runtime.system.records import record
 
 _MOST_HEADER_BYTES = 12 + 4 * 10_000  # NumPy parses 10,000 characters of it, which are four bytes each at most
 _MOST_MEMBERS = 4096
@@ -31,7 +31,7 @@ _HEADERS: Mapping[int, Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any
 }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ArrayHeader:
     """The header of one array. packed: its values are compressed in the file."""
 
@@ -48,9 +48,12 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
     """Header by name, "" for the one array of a .npy; reads a few hundred bytes an array.
     Raises whatever a damaged file makes NumPy and zipfile raise, and ValueError for a header that promises too much."""
     with path.open("rb") as file:
-        if file.read(len(npy_format.MAGIC_PREFIX)) == npy_format.MAGIC_PREFIX:
+        magic = file.read(len(npy_format.MAGIC_PREFIX))
+        if magic == npy_format.MAGIC_PREFIX:
             file.seek(0)
             return {"": _header(file, path.stat().st_size)}
+    if not magic.startswith(b"PK"):
+        raise ValueError("it is neither a .npy nor a .npz of NumPy")
     import zipfile  # boards that never read one start without it
 
     found = {}
@@ -64,19 +67,19 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
     return found
 
 
-def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, most_bytes: int, item: str = "far less") -> dict[str, NDArray[Any]]:
     """The arrays of a .npy or .npz, by name as in `read_headers`.
-    Raises InputError: irregular, damaged, or above `most_bytes` together."""
+    Raises InputError: irregular, damaged, or above `most_bytes` together, where it says what an `item` is."""
     refuse_irregular(path)
     try:
         arrays = read_headers(path).values()
         for one in arrays:
             if one.nbytes > most_bytes:
                 held = f"an array of shape {list(one.shape)}, {in_bytes(one.nbytes)}"
-                raise InputError(f"holds {held}, and the model takes far less", where=str(path), do="Pass one item")
+                raise InputError(f"holds {held}, and the model takes {item}", where=str(path), do="Pass one item")
         total = sum(one.nbytes for one in arrays)
         if total > most_bytes:
-            what = f"holds {len(arrays)} arrays, {in_bytes(total)}, and the model takes far less"
+            what = f"holds {len(arrays)} arrays, {in_bytes(total)}, and the model takes {item}"
             raise InputError(what, where=str(path), do="Pass one item: an array for each input")
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):

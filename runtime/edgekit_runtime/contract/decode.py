@@ -43,15 +43,13 @@ class Decoder:
     The result is a uint8 [H, W, C] array of pixels, or the caller's own array if that fits.
 
     ready: dtypes that an artifact takes as they are, besides what the input takes.
-    shape, as_it_is: an array of this shape and one of these dtypes is already canonical.
-    own: the geometry of such a picture."""
+    as_it_is: dtypes of which an array of the contract's shape is already canonical."""
 
     def __init__(self, contract: InputContract, ready: Collection[np.dtype[Any]] = ()) -> None:
         self._contract, self._kind = contract, kind_of(contract)
         self._ready = tuple(ready)
-        self.shape = contract.shape
         self.as_it_is = (*self._ready, *self._kind.free_dtypes(contract))
-        self.own = self._kind.geometry(contract)
+        self._geometry = self._kind.geometry(contract)
 
     def __call__(self, value: Any) -> NDArray[Any]:
         return self.place(value)[0]
@@ -66,7 +64,7 @@ class Decoder:
     def place(self, value: Any) -> tuple[NDArray[Any], Geometry | None]:
         """The canonical item, and its place in the caller's picture (None unless it is an image)."""
         if type(value) is np.ndarray and value.shape == self._contract.shape and value.dtype in self.as_it_is:
-            return value, self.own
+            return value, self._geometry
         value = self.admit(value)
         if not isinstance(value, np.ndarray):
             opened = self._kind.open(value, self._contract)
@@ -76,7 +74,9 @@ class Decoder:
         array = self._fitting(value)
         if array.dtype not in self.as_it_is:
             check_values(array, self._contract)
-        return (array, self.own) if array.shape == self._contract.shape else self._kind.resize(array, self._contract)
+        return (
+            (array, self._geometry) if array.shape == self._contract.shape else self._kind.resize(array, self._contract)
+        )
 
     def locate(self, value: Any) -> Geometry | None:
         """The geometry that `place` gives, without decoding. Raises InputError for a bad header."""
@@ -132,7 +132,7 @@ def unwrap(value: Any, where: str) -> Any:
             return _buffer(memoryview(value), where)  # a mapped file is open, and in memory
         except TypeError:
             do = "Pass its path, or the bytes in it: file.read()"
-            raise InputError("an open file is no input", where=where, do=do) from None
+            raise InputError("an open file is not an input", where=where, do=do) from None
     return value
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,14 +25,15 @@ from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.kinds import network_size, pictures
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, OutputContract
 from edgekit_runtime.system.errors import ContractError
+from edgekit_runtime.system.records import record
 
 _BLOCK = 128
 Outputs = Mapping[str, NDArray[Any]]
-_LAYOUTS = "Scores are [N, classes], laid out as the boxes are, or [N] beside an output of classes"
+_LAYOUTS = "Scores are [N, classes], laid out as the boxes are, or [N] together with an output of classes"
 _COLUMNS = {"box": 4, "box scores": 5, "box objectness scores": 6, "box score class": 6}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Box:
     """One detected object.
 
@@ -50,7 +50,7 @@ class Box:
     bottom: float
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Candidates:
     """What a network found, best first.
 
@@ -129,13 +129,13 @@ def _scores(
     """Probabilities [N], and a function that gives class indexes, -1 for the background."""
     shift = int(spec.background == "first")
     if spec.row == "box score class":
-        return _activated(rows[:, 4], spec), lambda at: _as_integers(rows[at, 5], shift)
+        return _probabilities(rows[:, 4], spec), lambda at: _as_integers(rows[at, 5], shift)
     if spec.row == "box":
         assert spec.scores is not None
         values = np.asarray(outputs[spec.scores])
         if spec.classes is not None:
             stated = np.asarray(outputs[spec.classes]).reshape(-1)
-            return _activated(values.reshape(-1)[: len(rows)], spec), lambda at: _as_integers(stated[at], shift)
+            return _probabilities(values.reshape(-1)[: len(rows)], spec), lambda at: _as_integers(stated[at], shift)
         # One number a box is the score of the only class.
         single = values.size * 4 == np.asarray(outputs[spec.boxes]).size
         table = (values.reshape(-1, 1) if single else rows_of(values, spec))[: len(rows)]
@@ -147,13 +147,13 @@ def _scores(
         top = table.max(axis=1)
         best = np.exp(best - top) / np.exp(table - top[:, None]).sum(axis=1)
     else:
-        best = _activated(best, spec)
+        best = _probabilities(best, spec)
     if spec.row == "box objectness scores":
-        best = best * _activated(rows[:, 4], spec)
+        best = best * _probabilities(rows[:, 4], spec)
     return best, lambda at: real[at].argmax(axis=1).astype(np.int64)
 
 
-def _activated(values: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
+def _probabilities(values: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
     """Probabilities of single values. Sigmoid rises, so the best class is the same before it."""
     if spec.activation != "sigmoid":
         return values
@@ -198,8 +198,8 @@ def suppress(
     for start in range(0, len(order), _BLOCK):
         block = order[start : start + _BLOCK]
         if len(kept):
-            block = block[~_covered(boxes, classes, block, kept, iou_threshold).any(axis=1)]
-        kept = np.concatenate([kept, _among_themselves(boxes, classes, block, iou_threshold)])
+            block = block[~_same_object(boxes, classes, block, kept, iou_threshold).any(axis=1)]
+        kept = np.concatenate([kept, _suppress_within(boxes, classes, block, iou_threshold)])
         if len(kept) >= most:
             break
     return kept[:most]
@@ -214,11 +214,11 @@ def overlaps(a: NDArray[Any], b: NDArray[Any], iou_threshold: float) -> NDArray[
     return result
 
 
-def _among_themselves(
+def _suppress_within(
     boxes: NDArray[Any], classes: NDArray[Any] | None, block: NDArray[np.intp], iou_threshold: float
 ) -> NDArray[np.intp]:
     """What stays of a block, in its order."""
-    covered = _covered(boxes, classes, block, block, iou_threshold)
+    covered = _same_object(boxes, classes, block, block, iou_threshold)
     gone = np.zeros(len(block), bool)
     for i in np.flatnonzero(np.triu(covered, 1).any(axis=1)).tolist():
         if not gone[i]:
@@ -227,7 +227,7 @@ def _among_themselves(
     return left
 
 
-def _covered(
+def _same_object(
     boxes: NDArray[Any],
     classes: NDArray[Any] | None,
     block: NDArray[np.intp],
@@ -252,7 +252,7 @@ def _area(boxes: NDArray[Any]) -> NDArray[Any]:
     return area
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Nonsense:
     """key: the field that is wrong. what: the problem. do: the remedy."""
 
@@ -289,13 +289,13 @@ def _contradictions(contract: Contract) -> Iterator[Nonsense]:
     if contract.task != "detection" or spec is None:
         return
     if not pictures(contract.inputs):
-        yield Nonsense("", "boxes are of a picture, and no input is one", 'Write [input] with kind = "image"')
+        yield Nonsense("", "boxes need a picture, and no input is one", 'Write [input] with kind = "image"')
     for key in ("boxes", "scores", "classes", "count"):
         name = getattr(spec, key)
         if name is not None and name not in names:
             yield Nonsense(key, f"the model has no output '{name}'", listed)
     if not all(math.isfinite(side) and side > 0 for side in spec.span):
-        yield Nonsense("unit", f"{spec.span} is no size", 'Write "pixels", "fraction", or [width, height]')
+        yield Nonsense("unit", f"{spec.span} is not a size", 'Write "pixels", "fraction", or [width, height]')
     for key in ("score_threshold", "iou_threshold"):
         value = getattr(spec, key)
         if not 0 <= value <= 1:
@@ -313,28 +313,30 @@ def _parts(contract: Contract, spec: DetectionSpec) -> Iterator[Nonsense]:
     if columns != wanted if spec.row in ("box", "box score class") else columns < wanted:
         at_least = "" if spec.row in ("box", "box score class") else "at least "
         do = 'Choose another row, or candidates = "first" or "last": the axis along which the candidates lie'
-        yield Nonsense("row", f"'{spec.row}' takes {at_least}{wanted} numbers, and {_shown(boxes)} has {columns}", do)
+        yield Nonsense("row", f"'{spec.row}' takes {at_least}{wanted} numbers, and {_label(boxes)} has {columns}", do)
     if spec.row != "box":
         for key in ("scores", "classes"):
             if getattr(spec, key) is not None:
-                yield Nonsense(key, f"stands in the rows already: row = '{spec.row}'", 'Remove it, or row = "box"')
+                yield Nonsense(key, f"is already in the rows: row = '{spec.row}'", 'Remove it, or row = "box"')
     elif spec.scores is None:
-        yield Nonsense("scores", "is missing: nothing says how sure a box is", "Name the output that holds the scores")
+        yield Nonsense("scores", "is missing: boxes need scores", "Name the output that holds the scores")
     else:
         scores, count = by_name[spec.scores], _candidate_count(boxes, spec)
         given = math.prod(scores.shape) if spec.classes is not None else count * _score_columns(scores, boxes, spec)
         if given != math.prod(scores.shape) or (spec.classes is not None and given != count):
             yield Nonsense(
-                "scores", f"{_shown(scores)} has no score for each of the {count} boxes of {_shown(boxes)}", _LAYOUTS
+                "scores",
+                f"{_label(scores)} has no score for each of the {count} boxes of {_label(boxes)}",
+                _LAYOUTS,
             )
         if spec.classes is not None and math.prod(by_name[spec.classes].shape) != count:
-            what = f"{_shown(by_name[spec.classes])} has no class for each of the {count} boxes"
+            what = f"{_label(by_name[spec.classes])} has no class for each of the {count} boxes"
             yield Nonsense("classes", what, "Name the output that holds one class a box, or leave it out")
     if spec.activation == "softmax" and (spec.classes is not None or spec.row == "box score class"):
         yield Nonsense("activation", "softmax is over the scores of all classes, and there is one", 'Write "sigmoid"')
     classes = class_count(contract)
     if classes is not None and classes < 1:
-        yield Nonsense("background", "no class is left beside it", 'Write background = "none"')
+        yield Nonsense("background", "no other class is left", 'Write background = "none"')
     labels = contract.labels
     if labels is not None and classes is not None and len(labels) != classes:
         what = f"{len(labels)} labels, and the outputs have {classes} classes"
@@ -362,5 +364,5 @@ def _candidate_count(output: OutputContract, spec: DetectionSpec) -> int:
     return math.prod(output.shape) // max(1, _columns(output, spec))
 
 
-def _shown(output: OutputContract) -> str:
+def _label(output: OutputContract) -> str:
     return f"'{output.name}' {list(output.shape)}"

@@ -47,6 +47,7 @@ from edgekit_runtime.contract.picture import (
 )
 from edgekit_runtime.contract.spec import ImageSpec
 from edgekit_runtime.system.errors import InputError
+from edgekit_runtime.system.records import record
 
 FrameFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12", "nv21", "i420", "yv12", "yuyv", "uyvy"]
 Matrix = Literal["bt601", "bt709"]
@@ -85,7 +86,7 @@ class Frame:
 
     def __post_init__(self) -> None:
         for name, kind in (("format", FrameFormat), ("matrix", Matrix)):
-            object.__setattr__(self, name, _named(name, getattr(self, name), get_args(kind)))
+            object.__setattr__(self, name, _normalize_name(name, getattr(self, name), get_args(kind)))
         refuse_large(*self.size, MAX_PIXELS, _WHERE)
         check_bytes(int(getattr(self.data, "nbytes", 0)), _WHERE)
         _ = self.parts  # errors are raised where the frame is made
@@ -100,14 +101,14 @@ class Frame:
         elif len(shape) == 2 and self.format not in _PAIRS:
             width, height = width or shape[1], height or (self.rows or shape[0] * 2 // 3)
         if width is None or height is None:
-            raise _refused("a flat buffer does not say how large its picture is", "Pass width= and height=")
+            raise _refusal("a flat buffer does not say how large its picture is", "Pass width= and height=")
         if width < 1 or height < 1:
-            raise _refused(f"{width} x {height} is no picture", "Check what the camera was set to")
+            raise _refusal(f"{width} x {height} is not a picture", "Check what the camera was set to")
         if self.format in _PAIRS and width % 2:
-            raise _refused(f"4:2:2 has one colour for 2 pixels of a row, and {width} is odd", "Pass the camera's width")
+            raise _refusal(f"4:2:2 has one colour for 2 pixels of a row, and {width} is odd", "Pass the camera's width")
         if not self.packed and self.format not in _PAIRS and (width % 2 or height % 2):
             do = "Pass the size that the camera was set to, and its padding as stride= and rows="
-            raise _refused(f"4:2:0 has one colour for 2 x 2 pixels, and {width} x {height} is odd", do)
+            raise _refusal(f"4:2:0 has one colour for 2 x 2 pixels, and {width} x {height} is odd", do)
         return int(width), int(height)
 
     @property
@@ -131,7 +132,7 @@ class Frame:
         width, height = self.size
         stride, flat = self.stride or 2 * width, self._flat()
         if stride < 2 * width:
-            raise _refused(f"{stride} bytes a row do not hold {width} pixels of 4:2:2", "Pass the stride in bytes")
+            raise _refusal(f"{stride} bytes a row do not hold {width} pixels of 4:2:2", "Pass the stride in bytes")
         v, u, y = reversed(_PAIRS[self.format])
         second, first = (self._plane(flat, at, (height, width // 2), (stride, 4)) for at in (v, u))
         return self._plane(flat, y, (height, width), (stride, 2)), first, second
@@ -143,7 +144,7 @@ class Frame:
         half = stride if self.format in ("nv12", "nv21") else stride // 2
         if stride < width or rows < height or stride % 2 or rows % 2:
             what = f"{stride} bytes a row and {rows} rows do not hold {width} x {height} pixels of 4:2:0"
-            raise _refused(what, "Both are even, and at least the picture's")
+            raise _refusal(what, "Both are even, and at least the picture's")
         start, shape = stride * rows, (height // 2, width // 2)
         at, strides = (start + 1, (stride, 2)) if half == stride else (start + half * (rows // 2), (half, 1))
         second = self._plane(flat, at, shape, strides)  # the last one first: it is what a short buffer lacks
@@ -162,22 +163,22 @@ class Frame:
             array = self.data[:, :, None] if self.data.ndim == 2 else self.data
             if array.dtype != np.uint8 or array.shape != (height, width, channels):
                 what = f"{array.dtype} {list(self.data.shape)} is not {self.format} of {width} x {height}"
-                raise _refused(what, f"Pass uint8 [{height}, {width}, {channels}]")
+                raise _refusal(what, f"Pass uint8 [{height}, {width}, {channels}]")
             return array
         stride = self.stride or self._natural_stride()
         if stride < width * channels:
-            raise _refused(f"{stride} bytes a row do not hold {width} pixels", "Pass the stride in bytes")
+            raise _refusal(f"{stride} bytes a row do not hold {width} pixels", "Pass the stride in bytes")
         return self._plane(self._flat(), 0, (height, width, channels), (stride, channels, 1))
 
     def _flat(self) -> Pixels:
         if isinstance(self.data, np.ndarray):
             if self.data.dtype != np.uint8:
-                raise _refused(f"an array of {self.data.dtype} is no buffer of bytes", "Pass uint8")
+                raise _refusal(f"an array of {self.data.dtype} is not a buffer of bytes", "Pass uint8")
             return np.ascontiguousarray(self.data).reshape(-1)
         try:
             return np.frombuffer(self.data, np.uint8)
         except (TypeError, ValueError, BufferError) as error:
-            raise _refused(f"a {type(self.data).__name__} is no buffer", "Pass a uint8 array or bytes") from error
+            raise _refusal(f"a {type(self.data).__name__} is not a buffer", "Pass a uint8 array or bytes") from error
 
     def _plane(self, flat: Pixels, start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Pixels:
         """Raises InputError if the plane's last value lies beyond the buffer."""
@@ -185,14 +186,14 @@ class Frame:
         if end > flat.size:
             width, height = self.size
             what = f"{flat.size} bytes are too few for {self.format} of {width} x {height}: it takes {end} or more"
-            raise _refused(what, "Check width, height, stride and rows")
+            raise _refusal(what, "Check width, height, stride and rows")
         if max(strides) > flat.size:
             what = f"{max(strides)} bytes a row are more than the buffer's {flat.size}"
-            raise _refused(what, "Pass the stride in bytes")
+            raise _refusal(what, "Pass the stride in bytes")
         return np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
 
 
-def _named(name: str, value: object, allowed: Sequence[str]) -> str:
+def _normalize_name(name: str, value: object, allowed: Sequence[str]) -> str:
     """The allowed value in any case. Raises ValueError with a suggestion."""
     low = value.lower() if isinstance(value, str) else ""
     if low in allowed:
@@ -204,7 +205,7 @@ def _named(name: str, value: object, allowed: Sequence[str]) -> str:
     raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r:.40}{hint}")
 
 
-def _refused(what: str, do: str) -> InputError:
+def _refusal(what: str, do: str) -> InputError:
     return InputError(what, where=_WHERE, do=do)
 
 
@@ -212,16 +213,16 @@ def render_frame(frame: Frame, image: ImageSpec) -> tuple[NDArray[np.uint8], Pla
     """The canonical tensor of a frame, in its own memory, and how it was placed."""
     placement = place(*frame.size, image)
     if frame.packed:
-        return _packed(frame, image, placement), placement
+        return _render_packed(frame, image, placement), placement
     luma, u, v = frame.parts
     gray = image.color == "gray"
     if placement.crop != (0, 0, *frame.size) or placement.inner != frame.size:
         if placement.shrinks < 1 and not gray:  # it grows: fewer pixels are coloured before than after
             return render(pillow().fromarray(to_rgb(luma, u, v, frame.matrix, frame.full_range)), image)
         shares = luma.shape[1] // u.shape[1], luma.shape[0] // u.shape[0]
-        luma = _scaled(luma, placement, image, (1, 1))
+        luma = _resize_plane(luma, placement, image, (1, 1))
         if not gray:
-            u, v = (_scaled(plane, placement, image, shares) for plane in (u, v))
+            u, v = (_resize_plane(plane, placement, image, shares) for plane in (u, v))
     if gray:
         pixels = luma.copy() if frame.full_range else np.clip(_luma(luma), 0, 255).astype(np.uint8)
         return on_canvas(pixels, placement, image), placement
@@ -247,7 +248,7 @@ def to_rgb(luma: Pixels, u: Pixels, v: Pixels, matrix: Matrix, full_range: bool)
     return rgb
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Coefficients:
     """Factors of u and v, in 65536ths."""
 
@@ -294,7 +295,7 @@ def _spread(term: NDArray[np.int16], shape: tuple[int, ...]) -> NDArray[np.int16
     return spread.view(np.int16).reshape(shape)
 
 
-def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple[int, int]) -> Pixels:
+def _resize_plane(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple[int, int]) -> Pixels:
     """The used part of a plane, at the placement's inner size.
     shares: pixels of luma for one of its own, x and y."""
     (left, top, right, bottom), (x, y) = placement.crop, shares
@@ -304,7 +305,7 @@ def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple
     return np.asarray(pillow().fromarray(part).resize(placement.inner, resampling(image), box))
 
 
-def _packed(frame: Frame, image: ImageSpec, placement: Placement) -> NDArray[np.uint8]:
+def _render_packed(frame: Frame, image: ImageSpec, placement: Placement) -> NDArray[np.uint8]:
     """Resized in the camera's order of colours, then put into the contract's."""
     pixels = frame.parts[0]
     order: ImageSpec = image

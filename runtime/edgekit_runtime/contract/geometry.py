@@ -13,19 +13,19 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import ImageSpec
+from edgekit_runtime.system.records import record
 
 Box4 = tuple[float, float, float, float]
 """left, top, right, bottom."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Geometry:
     """x of the caller's picture = left + scale_x * x of the network's, and so for y.
 
@@ -54,7 +54,7 @@ class Geometry:
         return np.array([self.scale_x, self.scale_y] * 2), np.array([self.left, self.top] * 2)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Placement:
     """How a picture was placed in the tensor.
 

@@ -87,7 +87,7 @@ class TensorKind:
         """The item that a value other than an array stands for; None if it may be made an array."""
         if isinstance(value, (EncodedImage, Frame)):
             where = value.where if isinstance(value, EncodedImage) else f"input '{spec.name}'"
-            raise InputError("this input is no image", where=where, do=self.advice(spec))
+            raise InputError("this input is not an image", where=where, do=self.advice(spec))
         return None
 
     def check_shape(self, array: NDArray[Any], spec: InputContract) -> None:
@@ -153,7 +153,7 @@ class ImageKind(TensorKind):
         floats = np.dtype(spec.dtype).kind == "f"
         if dtype != np.uint8 and not (dtype.kind == "f" and floats):
             do = "Pass pixels 0..255 with .astype(numpy.uint8)"
-            do += f", or what the model takes as {spec.dtype}" if floats else ""
+            do += f", or the model's own input as {spec.dtype}" if floats else ""
             raise InputError(f"an image cannot be {dtype}", where=f"input '{spec.name}'", do=do)
 
     def admit(self, value: Any) -> Any:

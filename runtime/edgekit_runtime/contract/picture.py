@@ -18,7 +18,6 @@ import logging
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from edgekit_runtime.contract.array_file import refuse_irregular
 from edgekit_runtime.contract.geometry import Box4, Placement, place, stored_box
 from edgekit_runtime.contract.spec import ImageSpec
 from edgekit_runtime.system.errors import InputError, MissingExtraError
+from edgekit_runtime.system.records import record
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -63,7 +63,7 @@ _TURNS = (
 """EXIF orientation -> the transposition that puts the picture upright."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EncodedImage:
     """Bytes of an encoded image. where: their place, for messages."""
 
@@ -86,6 +86,8 @@ class EncodedImage:
 def open_encoded(data: bytes, where: str) -> Image.Image:
     """The picture with only its header read. Raises InputError."""
     image = pillow()
+    if not data:
+        raise InputError("is empty: no byte of a picture arrived", where=where, do="Pass the bytes of a whole file")
     if data[:8] == _PNG and len(data) >= 24:  # before Pillow warns of it on stderr
         refuse_large(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), MAX_PIXELS, where)
     try:
@@ -153,10 +155,10 @@ def render(
 
     ours: no one else holds the picture, so a JPEG may be decoded smaller than it is."""
     if 0 in picture.size:
-        raise InputError(f"{picture.width} x {picture.height} is no picture", where=where, do="Pass one with pixels")
+        raise InputError(f"{picture.width} x {picture.height} is not a picture", where=where, do="Pass one with pixels")
     mode = "L" if image.color == "gray" else "RGB"
-    reduction = _Reduction(picture, image) if ours and picture.format == "JPEG" else None
-    if reduction is None:
+    reducible = ours and picture.format == "JPEG"
+    if not reducible:
         if ours:
             # a picture of four bytes a pixel that is converted is in memory twice
             four_bytes = picture.mode not in ("1", "L", "P") and not picture.mode.startswith("I;16")
@@ -164,11 +166,11 @@ def render(
                 refuse_large(*picture.size, MAX_CONVERTED_PIXELS, where)
         loaded(picture, where)
     orientation = _orientation(picture)
-    size = picture.size if reduction is None else reduction.size
+    size = picture.size
     placement = place(*((size[1], size[0]) if orientation >= 5 else size), image)
     box: Box4 = stored_box(placement.crop, size, orientation)
-    if reduction is not None:
-        factor = reduction.apply(placement, where)
+    if reducible:
+        factor = _reduce(picture, image, placement, where)
         box = (box[0] / factor, box[1] / factor, box[2] / factor, box[3] / factor)
         loaded(picture, where)
     try:
@@ -203,31 +205,22 @@ def on_canvas(pixels: NDArray[np.uint8], placement: Placement, image: ImageSpec)
     return canvas
 
 
-class _Reduction:
-    """A JPEG that is decoded at a fraction of its size."""
-
-    def __init__(self, picture: Image.Image, image: ImageSpec) -> None:
-        self._picture = picture
-        self._image = image
-        self.size = picture.size
-
-    def apply(self, placement: Placement, where: str) -> float:
-        """Set the picture up; returns how many of its pixels became one a side. Raises InputError."""
-        picture = self._picture
-        wanted = int(placement.shrinks / _GAP)
-        factor = next((n for n in (8, 4, 2) if n <= wanted), 1)
-        if factor == 1 or self._image.interpolation == "nearest":  # a contract that asks for single pixels gets them
-            return 1.0
-        if picture.info.get("progressive") and self.size[0] * self.size[1] > MAX_PIXELS:
-            raise InputError(
-                f"a progressive JPEG of {self.size[0]} x {self.size[1]} pixels: libjpeg keeps all of it in memory, "
-                f"whatever is made of it, and more than {MAX_PIXELS:,} are not decoded",
-                where=where,
-                do="Make it smaller, or save it as a baseline JPEG",
-            )
-        mode = "L" if self._image.color == "gray" else "RGB"
-        set_up = picture.draft(mode, (self.size[0] // factor, self.size[1] // factor))
-        return 1.0 if set_up is None else self.size[0] / set_up[1][2]
+def _reduce(picture: Image.Image, image: ImageSpec, placement: Placement, where: str) -> float:
+    """Let a JPEG be decoded at a fraction of its size.
+    Returns how many of its pixels become one a side. Raises InputError."""
+    wanted, (width, height) = int(placement.shrinks / _GAP), picture.size
+    factor = next((n for n in (8, 4, 2) if n <= wanted), 1)
+    if factor == 1 or image.interpolation == "nearest":  # a contract that asks for single pixels gets them
+        return 1.0
+    if picture.info.get("progressive") and width * height > MAX_PIXELS:
+        raise InputError(
+            f"a progressive JPEG of {width} x {height} pixels: libjpeg keeps all of it in memory, and more than "
+            f"{MAX_PIXELS:,} are not decoded",
+            where=where,
+            do="Make it smaller, or save it as a baseline JPEG",
+        )
+    set_up = picture.draft("L" if image.color == "gray" else "RGB", (width // factor, height // factor))
+    return 1.0 if set_up is None else width / set_up[1][2]
 
 
 def _resample(picture: Image.Image, box: Box4, size: tuple[int, int], image: ImageSpec) -> Image.Image:
@@ -320,8 +313,10 @@ def refuse_large(width: int, height: int, most: int, where: str) -> None:
 
 
 def _undecodable(error: Exception, where: str) -> InputError:
-    what, do = f"not an image that can be decoded ({type(error).__name__})", "Pass a complete PNG, JPEG, WebP, BMP, "
-    return InputError(what, where=where, do=f"{do}GIF or TIFF file")
+    what = "not an image that can be decoded"
+    if type(error).__name__ != "UnidentifiedImageError":  # which says no more
+        what += f": {next(iter(str(error).splitlines()), '') or type(error).__name__}"
+    return InputError(what, where=where, do="Pass a complete PNG, JPEG, WebP, BMP, GIF or TIFF file")
 
 
 def resampling(image: ImageSpec) -> Any:

@@ -31,11 +31,19 @@ _BLOCK = 16_384
 """Values of one inner loop of NumPy; constants of this length stay in the first-level cache."""
 
 
-def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """q = clip(round(real / scale) + zero_point), round half to even, clipped to dtype's range."""
-    limits = np.iinfo(dtype)
-    steps = np.rint(np.asarray(real, np.float32) / np.float32(quantization.scale)) + quantization.zero_point
-    quantized: NDArray[Any] = np.clip(steps, limits.min, limits.max).astype(dtype)
+def quantize(
+    real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any], *, fits: bool = False
+) -> NDArray[Any]:
+    """q = clip(round(real / scale) + zero_point), round half to even, clipped to dtype's range.
+    fits: no value needs to be clipped."""
+    real = np.asarray(real, np.float32)
+    steps = np.divide(real, np.float32(quantization.scale), out=np.empty(real.shape, np.float32))
+    np.rint(steps, out=steps)
+    steps += quantization.zero_point
+    if not fits:
+        limits = np.iinfo(dtype)
+        np.clip(steps, limits.min, limits.max, out=steps)
+    quantized: NDArray[Any] = steps.astype(dtype)
     return quantized
 
 
@@ -77,14 +85,14 @@ def _affine_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[i
     if not 0 <= shift <= 30:
         return None
     found = [
-        _exact(table[:, c].astype(np.int64), round(float(slopes[c]) * 2**shift), shift, table.dtype)
+        _exact_affine(table[:, c].astype(np.int64), round(float(slopes[c]) * 2**shift), shift, table.dtype)
         for c in range(len(slopes))
     ]
     if any(channel is None for channel in found):
         return None
     factors, terms = (np.array(column, np.int64) for column in zip(*(f for f in found if f), strict=True))
     block, dtype = _block(size, len(slopes)), table.dtype
-    m, c = _laid_out(factors.astype(np.int32), block), _laid_out(terms.astype(np.int32), block)
+    m, c = _tile_channels(factors.astype(np.int32), block), _tile_channels(terms.astype(np.int32), block)
     limits = np.iinfo(dtype)
     fits = (((np.arange(256)[:, None] * factors + terms) >> shift) == table).all()
 
@@ -100,7 +108,7 @@ def _affine_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[i
     return affine
 
 
-def _exact(values: NDArray[np.int64], factor: int, shift: int, dtype: np.dtype[Any]) -> tuple[int, int] | None:
+def _exact_affine(values: NDArray[np.int64], factor: int, shift: int, dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """(m, c) with (p * m + c) >> shift == values[p] for every pixel p; None if there is none.
     For a value at a limit of dtype the left side may exceed it. Each p gives an interval of c, open at a limit:
     values[p] << shift <= p * m + c < (values[p] + 1) << shift. c is the middle of their intersection."""
@@ -122,7 +130,7 @@ def _float_step(
             return "cast", lambda item: np.ascontiguousarray(item.transpose(2, 0, 1)).astype(dtype)
         return "cast", lambda item: item.astype(dtype)
     block = _block(size, len(mean))
-    scales, shifts = _laid_out(scale, block), _laid_out(shift, block)
+    scales, shifts = _tile_channels(scale, block), _tile_channels(shift, block)
 
     def along_rows(item: NDArray[Any]) -> NDArray[Any]:
         real = np.ascontiguousarray(item).reshape(-1, block).astype(np.float32)
@@ -146,7 +154,7 @@ def _block(size: tuple[int, int], channels: int) -> int:
     return row * max(n for n in range(1, height + 1) if height % n == 0 and (n == 1 or n * row <= _BLOCK))
 
 
-def _laid_out(values: NDArray[Any], block: int) -> NDArray[Any]:
+def _tile_channels(values: NDArray[Any], block: int) -> NDArray[Any]:
     """One value a channel -> the constants of a block.
     A single value if all channels have the same."""
     return values[:1] if (values == values[0]).all() else np.tile(values, block // len(values))

@@ -17,8 +17,9 @@ What raw outputs mean:
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
+
+from edgekit_runtime.system.records import record, replace
 
 BoxFormat = Literal["xyxy", "yxyx", "xywh", "cxcywh"]
 Row = Literal["box", "box scores", "box objectness scores", "box score class"]
@@ -33,7 +34,7 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 _Spec = TypeVar("_Spec", "InputContract", "OutputContract")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DetectionSpec:
     """How a detector's raw outputs become boxes. The network itself decodes anchors.
 
@@ -67,7 +68,7 @@ class DetectionSpec:
     class_aware: bool = True
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EmbeddingSpec:
     """output: the one that holds the vector.
     normalize: whether `answer.vector` has length 1."""
@@ -76,7 +77,7 @@ class EmbeddingSpec:
     normalize: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ImageSpec:
     """How a picture becomes the canonical uint8 tensor and the original network's input.
 
@@ -98,7 +99,7 @@ class ImageSpec:
         return 1 if self.color == "gray" else 3
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class InputContract:
     """One input.
 
@@ -111,7 +112,7 @@ class InputContract:
     image: ImageSpec | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OutputContract:
     """One output of the original model. shape: one item, no batch axis; dtype: a NumPy name."""
 
@@ -120,7 +121,7 @@ class OutputContract:
     dtype: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CarriedState:
     """A state that goes in and comes out: `output` is the next run's `input`.
 
@@ -131,7 +132,7 @@ class CarriedState:
     initial: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Contract:
     """Inputs and outputs by name, and what the answer means.
 
@@ -183,7 +184,7 @@ def _without(specs: tuple[_Spec, ...], names: Collection[str]) -> tuple[_Spec, .
 Layout = Literal["NHWC", "NCHW"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Quantization:
     """real = scale * (quantized - zero_point), one pair for the whole tensor."""
 
@@ -191,7 +192,7 @@ class Quantization:
     zero_point: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TensorSpec:
     """One input or output of a model file.
 

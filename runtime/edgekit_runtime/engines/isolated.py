@@ -28,13 +28,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.spec import Quantization, TensorSpec
+from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.arena import Arena, Layout, frame, read_frame
-from edgekit_runtime.engines.built import BUILD_S
+from edgekit_runtime.engines.gpu_engine_cache import BUILD_S
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, on_gpu
 from edgekit_runtime.system.board import resident_mb
 from edgekit_runtime.system.children import crash_signal, environment, interrupt_signal, may_start, python_module
 from edgekit_runtime.system.errors import EdgekitError, EngineError, EngineHung
+from edgekit_runtime.system.strict_json import from_json
 from edgekit_runtime.system.watchdog import limit_s as longest
 
 LOAD_LIMIT_S = 120.0
@@ -60,7 +61,7 @@ class IsolatedHost:
 
     def __init__(self, limit_s: Callable[[], float] | None = None, *, confidential: bool = False) -> None:
         if sys.platform == "win32" or not may_start():
-            raise EngineError("no process of its own can be started here", do="Open the bundle with isolate=False")
+            raise EngineError("the engine cannot run in its own process here", do="Open the bundle with isolate=False")
         self._limit_s = limit_s or (lambda: longest(self._slowest_s))
         self._confidential = confidential
         self._artifacts: list[_Artifact] = []
@@ -166,7 +167,7 @@ class IsolatedHost:
 
     def _too_many_deaths(self) -> EngineError:
         return EngineError(
-            f"the engine's process died {self._deaths} times in a row and is not started again",
+            f"the engine's process died {self._deaths} times in a row and will not be restarted",
             do="Open the bundle again, or use another engine",
         )
 
@@ -198,7 +199,7 @@ class IsolatedHost:
                 child.end(0)
                 self._deaths += 1
                 raise EngineHung(
-                    f"the engine did not answer within {limit_s:.3g} s; its process was ended and is started again",
+                    f"the engine did not answer within {limit_s:.3g} s; its process was killed and will be restarted",
                     do="Try again; if it happens often, use another engine or board",
                 )
             answer = read_frame(child.from_child)
@@ -208,7 +209,7 @@ class IsolatedHost:
             self._deaths += 1
             code = child.end(_END_S)
             cause = crash_signal(code) or interrupt_signal(code) or f"exit code {code}"
-            raise EngineError(f"the engine's process died ({cause}); it is started again", do="Try again")
+            raise EngineError(f"the engine's process died ({cause}); it will be restarted", do="Try again")
         return answer
 
 
@@ -220,8 +221,8 @@ class IsolatedEngine(Engine):
         self._number = number
         self._closed = False
         self.info = EngineInfo(**answer["info"])
-        self.inputs = tuple(_spec(one) for one in answer["inputs"])
-        self.outputs = tuple(_spec(one) for one in answer["outputs"])
+        self.inputs = from_json(tuple[TensorSpec, ...], answer["inputs"], "inputs", nulls=True)
+        self.outputs = from_json(tuple[TensorSpec, ...], answer["outputs"], "outputs", nulls=True)
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         if self._closed:
@@ -287,11 +288,6 @@ class _EngineChild:
                 self._lifeline = -1
                 self.arena.close()
             return self.process.wait()
-
-
-def _spec(value: dict[str, Any]) -> TensorSpec:
-    quantization = Quantization(**value["quantization"]) if value["quantization"] else None
-    return TensorSpec(value["name"], value["tensor"], value["dtype"], tuple(value["shape"]), None, quantization)
 
 
 def _error(answer: bytes) -> EdgekitError:

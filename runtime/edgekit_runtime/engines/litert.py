@@ -11,9 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import Quantization, TensorSpec
-from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, version_of
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, quiet_stderr
 from edgekit_runtime.system.errors import EngineError
 
 _IDENTIFIER = b"TFL3"
@@ -31,9 +29,10 @@ _DO = "Check the path, and that the library is a TFLite external delegate for th
 
 
 class TFLiteEngine(Engine):
-    """One interpreter. One thread at a time."""
+    """One interpreter, one thread at a time.
+    tflite-runtime 2.14, the last of its line, needs NumPy 1."""
 
-    def __init__(self, module: ModuleType, info: EngineInfo, data: bytes, *, batch: int = 1) -> None:
+    def __init__(self, module: ModuleType, info: EngineInfo, form: str, data: bytes, setup: EngineSetup) -> None:
         if data[4:8] != _IDENTIFIER:
             raise EngineError("these bytes are not a TFLite model", where=info.name)
         self._module, self._data = module, data
@@ -45,10 +44,11 @@ class TFLiteEngine(Engine):
         self.outputs = tuple(_spec(detail) for detail in outputs)
         self._input_indexes = [detail["index"] for detail in inputs]
         self._output_indexes = [detail["index"] for detail in outputs]
-        self._free_batch = bool(self.inputs) and all(tensor.free_batch for tensor in self.inputs)
+        sides = {tensor.shape[:1] for tensor in self.inputs}
+        self._any_batch = sides == {(-1,)} or (sides == {(1,)} and info.delegate is None)
         self._batch = 1
-        if self._free_batch and batch != 1:
-            self._resize(batch)
+        if self._any_batch and setup.batch != 1:
+            self._resize(setup.batch)
 
     def _take(self, interpreter: Any) -> None:
         """Look its methods up once: on the tiniest nets that saves half the time of a call."""
@@ -61,7 +61,7 @@ class TFLiteEngine(Engine):
         indexes = self._input_indexes
         if len(inputs) != len(indexes):
             raise EngineError(f"{len(inputs)} inputs were given, it has {len(indexes)}", where=self.info.name)
-        if self._free_batch and len(inputs[0]) != self._batch:
+        if self._any_batch and len(inputs[0]) != self._batch:
             self._resize(len(inputs[0]))
         try:
             if len(indexes) == 1:
@@ -86,8 +86,8 @@ class TFLiteEngine(Engine):
     def close(self) -> None:
         self._interpreter = None
         self._data = b""
-        self._set = self._invoke = self._get = _closed
-        self._free_batch = False
+        self._set = self._invoke = self._get = _refuse_closed
+        self._any_batch = False
 
     def _resize(self, batch: int) -> None:
         """Make room for `batch` items; it takes microseconds unless packed weights depend on it."""
@@ -102,31 +102,13 @@ class TFLiteEngine(Engine):
         self._batch = batch
 
 
-def load_litert(form: str, data: bytes, setup: EngineSetup) -> TFLiteEngine:
-    with _quiet_stderr():
-        from ai_edge_litert import interpreter
-
-    return TFLiteEngine(interpreter, _info("litert", "ai-edge-litert", setup), data, batch=setup.batch)
-
-
-def load_tflite_runtime(form: str, data: bytes, setup: EngineSetup) -> TFLiteEngine:
-    """tflite-runtime 2.14, the last of its line; needs NumPy 1."""
-    from tflite_runtime import interpreter
-
-    return TFLiteEngine(interpreter, _info("tflite-runtime", "tflite-runtime", setup), data, batch=setup.batch)
-
-
-def _info(name: str, distribution: str, setup: EngineSetup) -> EngineInfo:
-    return EngineInfo(name, version_of(distribution) or "unknown", setup.threads, setup.kernels, setup.delegate)
-
-
 def _interpreter(module: ModuleType, info: EngineInfo, data: bytes) -> Any:
     """Raises EngineError if the runtime refuses the bytes or the delegate."""
     delegates = None
     if info.delegate is not None:
         delegates = [load_delegate(module, info.delegate)]
     try:
-        with _quiet_stderr():
+        with quiet_stderr():
             interpreter = module.Interpreter(
                 model_content=data,
                 num_threads=info.threads,
@@ -156,34 +138,8 @@ def _spec(detail: dict[str, Any]) -> TensorSpec:
     )
 
 
-def _closed(*_: Any) -> Any:
+def _refuse_closed(*_: Any) -> Any:
     raise EngineError("the engine was closed", do="Open the bundle again")
-
-
-@contextlib.contextmanager
-def _quiet_stderr() -> Iterator[None]:
-    """Keep notices that the C++ side writes to fd 2 off a terminal, unless EDGEKIT_ENGINE_LOG=1."""
-    if os.environ.get("EDGEKIT_ENGINE_LOG"):
-        yield
-        return
-    try:
-        saved = os.dup(2)
-    except OSError:  # no stderr at all: a daemon
-        yield
-        return
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-    except OSError:  # too many open files: a notice does no harm
-        os.close(saved)
-        yield
-        return
-    try:
-        os.dup2(null, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(null)
 
 
 def split(delegate: str) -> tuple[str, dict[str, str]]:
@@ -193,7 +149,7 @@ def split(delegate: str) -> tuple[str, dict[str, str]]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise EngineError(f"'{pair}' is no option", where=delegate, do='Write "LIBRARY,key=value,..."')
+            raise EngineError(f"'{pair}' is not an option", where=delegate, do='Write "LIBRARY,key=value,..."')
         options[key.strip()] = value.strip()
     return path, options
 
@@ -212,10 +168,10 @@ def load_delegate(module: ModuleType, delegate: str) -> Any:
         raise EngineError(f"the delegate cannot be loaded: {error}", where=path, do=_DO) from error
     missing = [symbol for symbol in _SYMBOLS if not hasattr(library, symbol)]
     if missing:
-        raise EngineError(f"this library is no TFLite delegate: it has no {missing[0]}", where=path, do=_DO)
+        raise EngineError(f"this library is not a TFLite delegate: it lacks {missing[0]}", where=path, do=_DO)
     try:
         return module.load_delegate(path, options)
     except (ValueError, RuntimeError, OSError) as error:
         own_words = str(error).removeprefix(f"Failed to load delegate from {path}").split()
-        why = " ".join(own_words) or "it gave no reason; the accelerator may be missing"
+        why = " ".join(own_words) or "it gave no reason; check that the accelerator is connected"
         raise EngineError(f"the delegate refuses to start: {why}", where=path, do=_DO) from error

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import Quantization, TensorSpec
-from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, Kernels, import_engine, version_of
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup
 from edgekit_runtime.modelfile.flatbuffer import VectorSpan, read
 from edgekit_runtime.system.board import cpu
 from edgekit_runtime.system.errors import EngineError
@@ -43,7 +43,7 @@ _DTYPES = {"float32", "float16", "float64", "int8", "uint8", "int16", "int32", "
 class OpenVinoEngine(Engine):
     """One request of one compiled model. A free batch axis takes any batch."""
 
-    def __init__(self, module: Any, info: EngineInfo, form: str, data: bytes) -> None:
+    def __init__(self, module: Any, info: EngineInfo, form: str, data: bytes, setup: EngineSetup) -> None:
         try:
             model = _read(module, form, data)
             compiled = _core(module).compile_model(model, "CPU", _properties(info))
@@ -79,14 +79,6 @@ class OpenVinoEngine(Engine):
 
     def close(self) -> None:
         self._request = None
-
-
-def load_openvino(form: str, data: bytes, setup: EngineSetup) -> OpenVinoEngine:
-    """OpenVINO's CPU plugin. Of `setup.kernels` only "fast" matters."""
-    module = import_engine("openvino")
-    version = version_of("openvino") or module.__version__
-    kernels: Kernels = "fast" if setup.kernels == "fast" else "default"
-    return OpenVinoEngine(module, EngineInfo("openvino", version, setup.threads, kernels), form, data)
 
 
 @functools.cache
@@ -149,7 +141,7 @@ def _specs(ports: Iterable[Any], scales: Sequence[Quantization | None]) -> tuple
     for place, port in enumerate(ports):
         name, dtype = port.get_any_name(), np.dtype(port.get_element_type().to_dtype()).name
         if dtype not in _DTYPES:
-            raise EngineError(f"tensor '{name}' has the type {dtype}, which no contract can describe")
+            raise EngineError(f"tensor '{name}' has the type {dtype}, which contracts cannot describe")
         shape = tuple(side.get_length() if side.is_static else -1 for side in port.get_partial_shape())
         scale = scales[place] if place < len(scales) else None
         found.append(TensorSpec(name=name, tensor=name, dtype=dtype, shape=shape, quantization=scale))

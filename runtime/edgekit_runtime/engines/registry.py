@@ -7,19 +7,21 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import os
 import re
 import sys
+import threading
 from abc import abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from types import TracebackType
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_runtime.modelfile.check import DELEGATED
+from edgekit_runtime.system.closing import ClosedOnExit
 from edgekit_runtime.system.errors import EngineError, MissingExtraError
+from edgekit_runtime.system.records import record, replace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,11 +39,12 @@ fast: on an x86 without VNNI 16-bit sums of products, which saturate, in ONNX Ru
 
 Arithmetic = Literal["exact", "fast"]
 DeviceKind = Literal["cpu", "gpu"]
+_METADATA = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*)(-py[^-]+)?\.(dist|egg)-info")
 ANY_GPU = "gpu"
 """In place of an engine's name: any engine of a GPU, and no other."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EngineSetup:
     """How an engine is to run an artifact.
 
@@ -57,7 +60,7 @@ class EngineSetup:
     keep: bool = True
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EngineInfo:
     """The running engine: name, version, threads, kernels, and delegate if any."""
 
@@ -73,7 +76,7 @@ class EngineInfo:
         return "fast" if self.kernels == "fast" else "exact"
 
 
-class Engine(AbstractContextManager["Engine", None]):
+class Engine(ClosedOnExit["Engine"]):
     """An artifact that is loaded and runs. Leaving the `with` block closes it.
 
     inputs, outputs: named as in the file, in the engine's order.
@@ -97,25 +100,21 @@ class Engine(AbstractContextManager["Engine", None]):
     def reset(self) -> None:
         """Forget the state that earlier runs left inside the model (TFLite variables)."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
-
-@dataclass(frozen=True)
+@record(frozen=True)
 class EngineKind:
     """A row of the table: all that the rest of edgekit knows of one engine.
 
     distribution, extra: what installs it.
     use: its purpose, for help texts.
-    loader: "module:function", called with format, bytes and setup.
-    module: the heavy import behind the loader.
+    engine: "module:class" of ours, made of the heavy import, the EngineInfo, format, bytes and setup.
+    module: the heavy import.
     device: one of a GPU answers only if it was measured here or asked for.
     on_boards: whether a board's profile may install it, so that `deploy` and `estimate` offer it.
     kernels: its sets of kernels, the preferred one first.
     portable: the kernels that differ least between processors; they answer golden examples.
     delegates: whether it takes external ones.
+    noisy: its import writes notices to stderr.
     numpy_1_below: earlier versions need NumPy 1, whatever their metadata say.
     overwritten_by: distributions that install the same files; one of them alone brings the engine, too.
     reporters: packages that report its use to others; its import does not find them.
@@ -125,13 +124,14 @@ class EngineKind:
     distribution: str
     extra: str
     use: str
-    loader: str
+    engine: str
     module: str
     device: DeviceKind = "cpu"
     on_boards: bool = False
     kernels: tuple[Kernels, ...] = ("default",)
     portable: Kernels = "default"
     delegates: bool = False
+    noisy: bool = False
     numpy_1_below: tuple[int, ...] = ()
     overwritten_by: tuple[str, ...] = ()
     reporters: tuple[str, ...] = ()
@@ -144,102 +144,69 @@ class EngineKind:
 
 
 # In order of preference within a format.
-ENGINES: dict[str, EngineKind] = {
+ENGINES = {
     "litert": EngineKind(
-        ("tflite",),
-        "ai-edge-litert",
-        "litert",
-        "run TFLite artifacts",
-        "edgekit_runtime.engines.litert:load_litert",
-        "ai_edge_litert.interpreter",
-        on_boards=True,
-        kernels=("default", "plain", "reference"),
-        delegates=True,
-        numpy_1_below=(1, 1),
+        ("tflite",), "ai-edge-litert", "litert", "run TFLite artifacts", "litert:TFLiteEngine",
+        "ai_edge_litert.interpreter", on_boards=True, kernels=("default", "plain", "reference"), delegates=True,
+        noisy=True, numpy_1_below=(1, 1),
     ),
     # Its default kernels on x86 differ from those on ARM by up to 15 steps; its reference kernels give the same bits.
     "tflite-runtime": EngineKind(
-        ("tflite",),
-        "tflite-runtime",
-        "tflite",
-        "run TFLite artifacts where LiteRT has no wheel",
-        "edgekit_runtime.engines.litert:load_tflite_runtime",
-        "tflite_runtime.interpreter",
-        on_boards=True,
-        kernels=("default", "plain", "reference"),
-        portable="reference",
-        delegates=True,
-        numpy_1_below=(3,),
+        ("tflite",), "tflite-runtime", "tflite", "run TFLite artifacts where LiteRT has no wheel",
+        "litert:TFLiteEngine", "tflite_runtime.interpreter", on_boards=True,
+        kernels=("default", "plain", "reference"), portable="reference", delegates=True, numpy_1_below=(3,),
     ),
     "onnxruntime": EngineKind(
-        ("onnx",),
-        "onnxruntime",
-        "onnx",
-        "run ONNX artifacts",
-        "edgekit_runtime.engines.onnxruntime:load_onnxruntime",
-        "onnxruntime",
-        on_boards=True,
-        kernels=("default", "fast"),
-        numpy_1_below=(1, 19),
-        overwritten_by=("onnxruntime-gpu",),
+        ("onnx",), "onnxruntime", "onnx", "run ONNX artifacts", "onnxruntime:OnnxEngine", "onnxruntime",
+        on_boards=True, kernels=("default", "fast"), numpy_1_below=(1, 19), overwritten_by=("onnxruntime-gpu",),
     ),
     "openvino": EngineKind(
-        ("onnx", "tflite"),
-        "openvino",
-        "openvino",
-        "run ONNX and TFLite artifacts, measured beside the engines above",
-        "edgekit_runtime.engines.openvino:load_openvino",
-        "openvino",
-        kernels=("default", "fast"),
-        reporters=("openvino_telemetry",),
+        ("onnx", "tflite"), "openvino", "openvino", "run ONNX and TFLite artifacts, measured against the engines above",
+        "openvino:OpenVinoEngine", "openvino", kernels=("default", "fast"), reporters=("openvino_telemetry",),
     ),
     "tensorrt": EngineKind(
-        ("onnx",),
-        "tensorrt",
-        "tensorrt",
-        "run ONNX artifacts on an NVIDIA GPU",
-        "edgekit_runtime.engines.tensorrt:load_tensorrt",
-        "tensorrt",
+        ("onnx",), "tensorrt", "tensorrt", "run ONNX artifacts on an NVIDIA GPU", "tensorrt:TensorRtEngine", "tensorrt",
         "gpu",
     ),
     "tensorrt-rtx": EngineKind(
-        ("onnx",),
-        "tensorrt-rtx-cu13-bindings",
-        "tensorrt-rtx",
-        "run ONNX artifacts on an NVIDIA RTX GPU",
-        "edgekit_runtime.engines.tensorrt:load_tensorrt_rtx",
-        "tensorrt_rtx_bindings",
-        "gpu",
+        ("onnx",), "tensorrt-rtx-cu13-bindings", "tensorrt-rtx", "run ONNX artifacts on an NVIDIA RTX GPU",
+        "tensorrt:TensorRtEngine", "tensorrt_rtx_bindings", "gpu",
     ),
     "onnxruntime-cuda": EngineKind(
-        ("onnx",),
-        "onnxruntime-gpu",
-        "onnx-cuda",
-        "run ONNX artifacts on an NVIDIA GPU, and on the processor",
-        "edgekit_runtime.engines.onnxruntime:load_onnxruntime_cuda",
-        "onnxruntime",
-        "gpu",
+        ("onnx",), "onnxruntime-gpu", "onnx-cuda", "run ONNX artifacts on an NVIDIA GPU, and on the processor",
+        "onnxruntime:OnnxEngine", "onnxruntime", "gpu",
     ),
     "torch-cuda": EngineKind(
-        ("onnx",),
-        "torch",
-        "torch-cuda",
-        "run ONNX artifacts on any NVIDIA GPU that PyTorch runs on",
-        "edgekit_runtime.engines.torch_cuda:load_torch_cuda",
-        "torch",
-        "gpu",
+        ("onnx",), "torch", "torch-cuda", "run ONNX artifacts on any NVIDIA GPU that PyTorch runs on",
+        "torch_cuda:TorchEngine", "torch", "gpu",
     ),
-}
+}  # fmt: skip
 
 
 def version_of(distribution: str) -> str | None:
-    """The installed version of a distribution, from its metadata; None if not installed."""
-    import importlib.metadata  # 25 ms: imported when something is opened, not when the package is
+    """The installed version, by the name of its metadata's folder; None if not installed.
 
+    A folder of `sys.path` is listed once, and again once it has changed.
+    """
+    name = distribution.replace("-", "_").replace(".", "_").lower()
+    for folder in sys.path:
+        try:
+            changed = os.stat(folder or ".").st_mtime_ns  # noqa: PTH116 - a Path for each costs more
+        except OSError:
+            continue
+        if (version := _versions_in(folder or ".", changed).get(name)) is not None:
+            return version
+    return None
+
+
+@functools.lru_cache(64)
+def _versions_in(folder: str, changed: int) -> dict[str, str]:
+    """Name -> version. `importlib.metadata`, which reads the files, takes 25 ms to import."""
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        found = [_METADATA.fullmatch(file) for file in os.listdir(folder) if file.endswith("-info")]  # noqa: PTH208
+    except OSError:
+        return {}
+    return {re.sub(r"[-_.]+", "_", one["name"]).lower(): one["version"] for one in found if one is not None}
 
 
 def version_of_engine(name: str) -> str | None:
@@ -247,6 +214,44 @@ def version_of_engine(name: str) -> str | None:
     kind = ENGINES[name]
     versions = (version_of(distribution) for distribution in (kind.distribution, *kind.overwritten_by))
     return next((version for version in versions if version is not None), None)
+
+
+_QUIET = threading.Lock()
+_loud: list[int | None] = []
+"""One for each that wants quiet now; the first has a copy of the real fd 2, and is the last to go."""
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Keep notices that the C++ side writes to fd 2 off a terminal, unless EDGEKIT_ENGINE_LOG=1."""
+    if os.environ.get("EDGEKIT_ENGINE_LOG"):
+        yield
+        return
+    with _QUIET:
+        _loud.append(None if _loud else _hush())
+    try:
+        yield
+    finally:
+        with _QUIET:
+            if (saved := _loud.pop()) is not None:
+                os.dup2(saved, 2)
+                os.close(saved)
+
+
+def _hush() -> int | None:
+    """A copy of fd 2, which now leads nowhere; None where that cannot be had."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # no stderr at all: a daemon
+        return None
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # too many open files: a notice does no harm
+        os.close(saved)
+        return None
+    os.dup2(null, 2)
+    os.close(null)
+    return saved
 
 
 def on_gpu(name: str) -> bool:
@@ -299,7 +304,8 @@ def import_engine(name: str) -> Any:
     hidden = [reporter for reporter in kind.reporters if reporter not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # with None there, importing it is an ImportError
     try:
-        return importlib.import_module(kind.module)
+        with quiet_stderr() if kind.noisy else contextlib.nullcontext():
+            return importlib.import_module(kind.module)
     finally:
         for reporter in hidden:
             sys.modules.pop(reporter, None)
@@ -339,10 +345,13 @@ def load_with(name: str, format: str, data: bytes, setup: EngineSetup) -> Engine
     _check_numpy(kind)
     if kind.device == "gpu" and version_of_engine(name) is None:
         raise MissingExtraError(kind.extra, f"engine '{name}'")
-    module, function = kind.loader.split(":")
-    loader = getattr(importlib.import_module(module), function)
+    ours, _, engine = kind.engine.partition(":")
     try:
-        loaded: Engine = loader(format, data, setup)
+        library, info = import_engine(name), expected_info(name, setup)
+        if info.version == "unknown":
+            info = replace(info, version=getattr(library, "__version__", info.version))
+        make = getattr(importlib.import_module(f"edgekit_runtime.engines.{ours}"), engine)
+        loaded: Engine = make(library, info, format, data, setup)
     except ImportError as error:
         if name not in available():
             raise MissingExtraError(kind.extra, f"engine '{name}'") from error

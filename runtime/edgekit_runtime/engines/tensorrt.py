@@ -4,7 +4,7 @@ Rules:
 - networks are strongly typed: float16 comes from `onnx-f16`, 8 bits from `onnx-int8-qdq-symmetric`. A file that the
   parser refuses is an error with the node and the reason;
 - an engine has two sets of shapes, exactly 1 item and 2 to 32. Other free axes are refused;
-- built engines stay in the state folder (`built`), and for RTX the kernels compiled at its first runs, too;
+- built engines stay in the state folder (`gpu_engine_cache`), and for RTX the kernels compiled at its first runs, too;
 - a plan that was built need not run on this GPU; one that does not load is an error with the library's last message.
 """
 
@@ -15,7 +15,6 @@ import functools
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,16 +22,8 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines import cuda
-from edgekit_runtime.engines.built import key_of, load_cached, load_or_build, store
-from edgekit_runtime.engines.registry import (
-    Engine,
-    EngineInfo,
-    EngineSetup,
-    check_inputs,
-    import_engine,
-    one_line,
-    version_of_engine,
-)
+from edgekit_runtime.engines.gpu_engine_cache import key_of, load_cached, load_or_build, store
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, check_inputs, one_line
 from edgekit_runtime.system.board import state_dir
 from edgekit_runtime.system.errors import EngineError
 from edgekit_runtime.system.strict_json import load_json
@@ -50,30 +41,17 @@ _DTYPES = {
 }
 
 
-def _load(name: str, form: str, data: bytes, setup: EngineSetup) -> TensorRtEngine:
-    module = import_engine(name)
-    version = version_of_engine(name) or module.__version__
-    folder = state_dir() / "engines" if setup.keep else None
-    return TensorRtEngine(module, EngineInfo(name, version, setup.threads), data, folder)
-
-
-load_tensorrt = functools.partial(_load, "tensorrt")
-load_tensorrt_rtx = functools.partial(_load, "tensorrt-rtx")
-
-
 class TensorRtEngine(Engine):
-    """An execution context for each set of shapes, a stream, and memory for the largest batch.
+    """An execution context for each set of shapes, a stream, and memory for the largest batch."""
 
-    folder: of built engines; None stores none.
-    """
-
-    def __init__(self, module: Any, info: EngineInfo, data: bytes, folder: Path | None) -> None:
+    def __init__(self, module: Any, info: EngineInfo, form: str, data: bytes, setup: EngineSetup) -> None:
         self.info, self._label = info, f"{info.name} {info.version}"
         self._said = _logger(module)
         self._said.forget()
         self._contexts: list[Any] = []
         self._lane: cuda.CudaLane | None = cuda.CudaLane()
         self._kernels: Any = None
+        folder = state_dir() / "engines" if setup.keep else None
         key = key_of(data, self._label, shapes=str(SHAPES), gpu=cuda.identity())
         self._file = folder / f"{key}.kernels" if folder is not None else None
         try:
@@ -105,7 +83,7 @@ class TensorRtEngine(Engine):
         check_inputs(self, inputs)
         count = len(inputs[0])
         if self._batched and (count > SHAPES[-1][2] or {len(array) for array in inputs} != {count}):
-            raise EngineError(f"1 to {SHAPES[-1][2]} items run at once, the same of each input", where=self.info.name)
+            raise EngineError(f"1 to {SHAPES[-1][2]} items can run, as many of each input", where=self.info.name)
         context = self._contexts[1 if self._batched and count > 1 else 0]
         self._said.forget()
         with lane.current():
@@ -197,7 +175,7 @@ def _check_axes(label: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> No
     if odd or len({shape[:1] == (-1,) for shape in shapes.values()}) > 1:
         name = odd[0] if odd else next(iter(shapes))
         raise EngineError(
-            f"{label} takes one free axis, the batch of every tensor; '{name}' is {list(shapes[name])}",
+            f"{label} accepts a free batch axis only; '{name}' is {list(shapes[name])}",
             do="Fix the other axes when the model is exported",
         )
 
@@ -213,7 +191,7 @@ def _parse_error(parser: Any) -> str:
 def _spec(engine: Any, name: str) -> TensorSpec:
     kind = engine.get_tensor_dtype(name).name
     if kind not in _DTYPES:
-        raise EngineError(f"tensor '{name}' has the type {kind}, which no contract can describe")
+        raise EngineError(f"tensor '{name}' has the type {kind}, which contracts cannot describe")
     shape = tuple(int(side) for side in engine.get_tensor_shape(name))
     return TensorSpec(name=name, tensor=name, dtype=_DTYPES[kind], shape=shape)
 
@@ -235,6 +213,6 @@ def _logger(module: Any) -> Any:
             self._errors = []
 
         def last(self) -> str:
-            return one_line(self._errors[-1]) if self._errors else "it does not say why"
+            return one_line(self._errors[-1]) if self._errors else "it gave no reason"
 
     return Logger()

@@ -19,29 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import TensorSpec
-from edgekit_runtime.engines.registry import (
-    Engine,
-    EngineInfo,
-    EngineSetup,
-    check_inputs,
-    import_engine,
-    one_line,
-    version_of_engine,
-)
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, check_inputs, one_line
 from edgekit_runtime.system.errors import EngineError, MissingExtraError
 
 BATCHES = (1, 2, 4, 8, 16)
 _WARM_UP = 3
 """Runs before a capture, in which libraries choose their algorithms and allocate."""
-
-
-def load_torch_cuda(form: str, data: bytes, setup: EngineSetup) -> TorchEngine:
-    """PyTorch on the first visible GPU. Raises MissingExtraError without `onnx2pytorch`."""
-    torch = import_engine("torch-cuda")
-    version = version_of_engine("torch-cuda") or torch.__version__
-    if not torch.cuda.is_available():
-        raise EngineError(f"torch-cuda {version} finds no GPU", do="Install a build of PyTorch with CUDA")
-    return TorchEngine(torch, EngineInfo("torch-cuda", version, setup.threads), data)
 
 
 class TorchEngine(Engine):
@@ -50,7 +33,11 @@ class TorchEngine(Engine):
     device: "cuda", or "cpu" for the same graph without capture, to find a difference.
     """
 
-    def __init__(self, torch: Any, info: EngineInfo, data: bytes, device: str = "cuda") -> None:
+    def __init__(
+        self, torch: Any, info: EngineInfo, form: str, data: bytes, setup: EngineSetup, device: str = "cuda"
+    ) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise EngineError(f"torch-cuda {info.version} finds no GPU", do="Install a build of PyTorch with CUDA")
         self._torch, self._device, self.info = torch, device, info
         self._label = f"{info.name} {info.version}"
         onnx, converter = _converter()
@@ -81,7 +68,7 @@ class TorchEngine(Engine):
         if not self._batched:
             return self._graph(1).run(inputs)
         if not count or {len(array) for array in inputs} != {count}:
-            raise EngineError("the inputs differ in how many items they hold", where=self.info.name)
+            raise EngineError("the inputs hold different numbers of items", where=self.info.name)
         parts = []
         for start in range(0, count, BATCHES[-1]):
             some = [array[start : start + BATCHES[-1]] for array in inputs]
@@ -133,7 +120,7 @@ class _CapturedGraph:
             torch.cuda.current_stream().wait_stream(beside)
             captured = torch.cuda.CUDAGraph()
             with torch.cuda.graph(captured):
-                self._made = _listed(self._call(*self._given))
+                self._made = _as_list(self._call(*self._given))
             self._captured = captured
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -145,13 +132,13 @@ class _CapturedGraph:
                 given[: len(array)].copy_(held)
                 given[len(array) :] = given[:1]
             if self._captured is None:
-                self._made = _listed(self._call(*self._given))
+                self._made = _as_list(self._call(*self._given))
             else:
                 self._captured.replay()
             return [np.array(one.cpu().numpy()) for one in self._made]
 
 
-def _listed(outputs: Any) -> list[Any]:
+def _as_list(outputs: Any) -> list[Any]:
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
@@ -173,7 +160,7 @@ def _tensors(onnx: Any, model: Any) -> tuple[tuple[TensorSpec, ...], tuple[Tenso
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)).name
         shape = tuple(side.dim_value if side.HasField("dim_value") else -1 for side in kind.shape.dim)
         if -1 in shape[1:]:
-            raise EngineError(f"the axes of '{value.name}' are free: {list(shape)}; a CUDA graph takes the batch alone")
+            raise EngineError(f"'{value.name}' has free axes: {list(shape)}; a CUDA graph may free the batch alone")
         found.append(TensorSpec(name=value.name, tensor=value.name, dtype=dtype, shape=shape))
     return tuple(found[: len(given)]), tuple(found[len(given) :])
 

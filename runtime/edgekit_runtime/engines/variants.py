@@ -100,17 +100,6 @@ class BatchEngine(Engine):
         for engine in self._engines.values():
             engine.reset()
 
-    def drop(self, size: int) -> None:
-        """Free the variant for `size`."""
-        if size == 1:
-            raise ValueError("the engine for a single item cannot be dropped")
-        engine = self._engines.pop(size, None)
-        self.seconds.pop(size, None)
-        self._staging.pop(size, None)
-        self._plans.clear()
-        if engine is not None:
-            engine.close()
-
     def close(self) -> None:
         for engine in self._engines.values():
             engine.close()

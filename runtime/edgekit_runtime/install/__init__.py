@@ -27,7 +27,7 @@ application is a file in generations/N/starts, durable before the bundle is open
 journal without the trial and then `current` back to the previous generation.
 
 After a cut the journal is right and `current` at most one step behind: every command first follows the journal
-(`settling`). A name found after a kill may not be flushed: its user flushes the folder first.
+(`stage_and_collect`). A name found after a kill may not be flushed: its user flushes the folder first.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.layout import Generation, Root, is_root
     from edgekit_runtime.install.prove import Proof, TrialOptions
     from edgekit_runtime.install.rules import BoardIdentity
-    from edgekit_runtime.install.settling import CollectionResult, collect
-    from edgekit_runtime.install.standing import Status, activate, rollback, status
+    from edgekit_runtime.install.stage_and_collect import CollectionResult, collect
+    from edgekit_runtime.install.status_and_rollback import Status, activate, rollback, status
 
 __all__ = [
     "BoardIdentity",
@@ -70,11 +70,11 @@ __getattr__ = lazily(
     __name__,
     {
         "edgekit_runtime.install.installing": ("InstallOptions", "InstallResult", "install"),
-        "edgekit_runtime.install.settling": ("CollectionResult", "collect"),
+        "edgekit_runtime.install.stage_and_collect": ("CollectionResult", "collect"),
         "edgekit_runtime.install.fetch": ("FetchOptions",),
         "edgekit_runtime.install.http": ("DownloadLimits",),
         "edgekit_runtime.install.layout": ("Generation", "Root", "is_root"),
-        "edgekit_runtime.install.standing": ("Status", "activate", "rollback", "status"),
+        "edgekit_runtime.install.status_and_rollback": ("Status", "activate", "rollback", "status"),
         "edgekit_runtime.install.prove": ("Proof", "TrialOptions"),
         "edgekit_runtime.install.rules": ("BoardIdentity",),
     },

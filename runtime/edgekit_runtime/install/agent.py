@@ -40,14 +40,13 @@ from edgekit_runtime.install.orders import (
     outcome,
     parse_order,
     pause_s,
-    standing_of,
 )
-from edgekit_runtime.install.reading import store_of
-from edgekit_runtime.install.standing import activate, rollback, status
+from edgekit_runtime.install.root_objects import store_of
+from edgekit_runtime.install.status_and_rollback import activate, rollback, status
 from edgekit_runtime.system.errors import EdgekitError, InstallError, StorageError, WindowError
 from edgekit_runtime.system.strict_json import json_text, read_json
 from edgekit_runtime.system.threads import begin
-from edgekit_runtime.telemetry.link import Broker, Handlers, Link
+from edgekit_runtime.telemetry.link import Broker, Link
 from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import device_id
 
@@ -56,7 +55,7 @@ _LOOK_S = 1.0
 _THEN_S = 120.0
 _MOST_REFUSED = 64
 _MAY_PASS_LATER = ("bundle-integrity", "download-size", "expired", "not-yet-valid", "root-expired")
-"""Refusals that a new file on the server or a set clock may mend, with the same keys."""
+"""Refusals that a new file on the server or a corrected clock may fix, with the same keys."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Agent:
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
         self._topic = f"{ROOT}/{device_id(options.device)}"
-        self._note = _read_note(options.root)
+        self.note = _read_note(options.root)
         self._rate = OrderRate(time.monotonic)
         self._refused: dict[str, tuple[TrustStore | None, str, str]] = {}
         self._newer: Order | None = None
@@ -100,14 +99,11 @@ class Agent:
         self.link = Link(
             Broker.parse(options.broker),
             f"{options.device}.agent",  # no device id has a dot
-            Handlers(self._up, self._message),
             (f"{self._topic}/cmd",),
+            message=self._message,
+            up=self._up,
             most_wait_s=options.most_wait_s,
         )
-
-    @property
-    def note(self) -> AgentNote:
-        return self._note
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop`. An unfinished install is left to the next start, as after a kill."""
@@ -119,7 +115,7 @@ class Agent:
                     self._advance()
                 except EdgekitError as error:  # the root or its disk: reported, and tried again
                     _LOG.error("%s", error)
-                    self._report(replace(self._note, error=_short(error), code=error.code))
+                    self._report(replace(self.note, error=_short(error), code=error.code))
                     stop.wait(self._options.look_s)
                 except Exception:  # noqa: BLE001 - one order must not end the agent
                     _LOG.exception("the agent failed; it tries again")
@@ -131,7 +127,7 @@ class Agent:
 
     def _up(self) -> None:
         self._said = b""
-        self._report(self._note)
+        self._report(self.note)
 
     def _message(self, topic: str, payload: bytes, _retained: bool) -> None:
         if topic != f"{self._topic}/cmd":
@@ -146,14 +142,14 @@ class Agent:
             return
         if order.root and order.root != self._options.root.name:
             return
-        known, later = self._note.order, self._newer
-        if order.rev < max(self._note.last_rev, later.rev if later is not None else 0):
+        known, later = self.note.order, self._newer
+        if order.rev < max(self.note.last_rev, later.rev if later is not None else 0):
             _LOG.warning("an order was refused (%d): a later one came before it", order.rev)
             return
         if known is not None and (known.rev, known.sha256) == (order.rev, order.sha256):
             self._newer, self._withdrawn = None, False
             self._said = b""
-            self._report(self._note)
+            self._report(self.note)
             return
         self._newer, self._withdrawn = order, False
 
@@ -164,19 +160,19 @@ class Agent:
             if work is not None and work.stage == "fetch" and not work.interrupt():
                 return
             self._withdrawn = False
-            if (work is None or work.interrupted) and self._note.phase in (None, "fetching"):
+            if (work is None or work.interrupted) and self.note.phase in (None, "fetching"):
                 self._work = None
-                self._write(next_note(self._note, None, RootState(), 0))
+                self._write(next_note(self.note, None, RootState(), 0))
         if self._newer is None or (work is not None and not work.interrupt()) or not self._rate.take():
             return
         order, self._newer, self._work = self._newer, None, None
-        self._write(next_note(self._note, order, self._standing(), int(1000 * time.time())))
+        self._write(next_note(self.note, order, self._standing(), int(1000 * time.time())))
         self._spread, self._not_before = True, 0.0
 
     # One step after the other.
 
     def _advance(self) -> None:
-        note, work = self._note, self._work
+        note, work = self.note, self._work
         if work is not None:
             if work.stage in ("selftest", "trial"):
                 self._report(replace(note, phase="trial", error="", code=""))
@@ -243,16 +239,16 @@ class Agent:
         phase = outcome(error, work.stage in ("selftest", "trial"))
         if phase is not None:
             self._end(phase, _short(error), error.code)
-            if phase == "refused" and error.code not in _MAY_PASS_LATER and self._note.order is not None:
-                self._refused[self._note.order.sha256] = (self._trusted(), self._note.error, error.code)
+            if phase == "refused" and error.code not in _MAY_PASS_LATER and self.note.order is not None:
+                self._refused[self.note.order.sha256] = (self._trusted(), self.note.error, error.code)
                 while len(self._refused) > _MOST_REFUSED:
                     del self._refused[next(iter(self._refused))]
             return
-        self._write(replace(self._note, error=_short(error), code=error.code))
-        self._wait_a_part_of(pause_s(self._note.tries))
+        self._write(replace(self.note, error=_short(error), code=error.code))
+        self._wait_a_part_of(pause_s(self.note.tries))
 
     def _end(self, phase: Phase, error: str = "", code: str = "") -> None:
-        self._write(replace(self._note, phase=phase, error=error[:MOST_ERROR], code=code))
+        self._write(replace(self.note, phase=phase, error=error[:MOST_ERROR], code=code))
 
     def _then(self) -> None:
         """Run the owner's command; a failure is only logged."""
@@ -267,7 +263,15 @@ class Agent:
         if not is_root(self._options.root):
             return RootState()
         root = Root.open(self._options.root)
-        return standing_of(root, root.journal())
+        journal = root.journal()
+        current, trial, previous = (root.try_record(n) for n in (journal.current, journal.on_trial, journal.previous))
+        return RootState(
+            current.object if current else "",
+            current.version if current else "",
+            trial.object if trial else "",
+            previous.object if previous else "",
+            previous.number if previous else 0,
+        )
 
     def _trusted(self) -> TrustStore | None:
         """The keys that an install would ask for now; None if they cannot be read."""
@@ -287,7 +291,7 @@ class Agent:
             with storage_errors(folder):
                 make_folders(folder)
         write_file(folder / "agent.json", json_text(note))
-        self._note = note
+        self.note = note
         self._report(note)
 
     def _report(self, note: AgentNote) -> None:

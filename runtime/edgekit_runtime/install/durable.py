@@ -25,14 +25,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgekit_runtime.system.errors import InstallError, StorageError
-from edgekit_runtime.system.files import NOFOLLOW, Draft, draft_in, replace_in
+from edgekit_runtime.system.files import NOFOLLOW, draft_in, replace_in
 
-_KEPT = {
+_LOSSES = {
     "journal.json": "the active bundle stays active; where a rollback leads is forgotten",
     "slot.json": "say again what you said before: edgekit install --trust and --profile",
     "generation.json": "the generation is lost with it: install its bundle again",
     "trial.json": "the trial is counted from its beginning",
+    "objects": "if a bundle was there before, install it again",
+    "trust": "name the key again: edgekit install --trust",
+    "incoming": "an incomplete download starts over",
 }
+"""File, or folder of a file -> what its loss means."""
 _FOLDERS = frozenset({"incoming", "objects", "generations", "trust"})
 _GENERATION = re.compile(r"[1-9][0-9]{0,8}(?:\.new)?")
 _MOST_TEXT = 1 << 20
@@ -53,13 +57,14 @@ def _removal(path: Path) -> str:
     try:
         found = path.lstat()
     except OSError:
-        return "Look for what somebody else does there"
+        return "Find out what else writes there"
     name = shlex.quote(str(path))
     if stat.S_ISDIR(found.st_mode):
         return f"Run: {move_aside(path)}; {_after_removal(path)}"
     if path.name in ("objects", "generations"):
         return "Put the folder itself there again: only the root folder itself may be a link"
-    if stat.S_ISREG(found.st_mode) and (path.name in _KEPT or path.parent.name in ("objects", "trust")):
+    kept = (path.suffix == ".json" and path.name in _LOSSES) or path.parent.name in ("objects", "trust")
+    if stat.S_ISREG(found.st_mode) and kept:
         copy = shlex.quote(f"{path}.copy")
         return f"Run: cp -p {name} {copy} && mv {copy} {name}; that makes it a file of its own, and nothing is lost"
     return f"Run: rm -f {name}; {_after_removal(path)}"
@@ -67,45 +72,22 @@ def _removal(path: Path) -> str:
 
 def _after_removal(path: Path) -> str:
     if path.name == "current":
-        return f"then: edgekit status --root {shlex.quote(str(path.parent))}, which points it at what answers"
-    if path.name in _KEPT:
-        return _KEPT[path.name]
-    if path.parent.name == "objects":
-        return "if a bundle was there before, install it again"
-    if path.parent.name == "trust" or path.name == "trust":
-        return "name the key again: edgekit install --trust"
-    if path.parent.name == "incoming" or path.name == "incoming":
-        return "an incomplete download starts over"
-    return "nothing is lost"
+        return f"then: edgekit status --root {shlex.quote(str(path.parent))}, which points it at the active generation"
+    return _LOSSES.get(path.name) or _LOSSES.get(path.parent.name) or "nothing is lost"
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError inside into a StorageError that names `path`."""
+def storage_errors(path: Path, *, reads: bool = False) -> Iterator[None]:
+    """Turn an OSError inside into a StorageError that names `path`.
+
+    reads: the code inside only reads."""
     try:
         yield
     except OSError as error:
-        raise _typed(error, path) from error
+        raise storage_error(error, path, reads=reads) from error
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """As `storage_errors`, for code that only reads."""
-    try:
-        yield
-    except OSError as error:
-        raise unreadable(error, path) from error
-
-
-def unreadable(error: OSError, path: Path) -> InstallError:
-    """The error for a file or folder that cannot be read."""
-    if error.errno in (errno.EACCES, errno.EPERM):
-        what = f"this user may not read it: {error.strerror}"
-        return StorageError(what, where=str(path), do="Run this as a user who may read the root")
-    return _typed(error, path)
-
-
-def _typed(error: OSError, path: Path) -> InstallError:
+def storage_error(error: OSError, path: Path, *, reads: bool = False) -> InstallError:
     where, why = str(path), error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"there is no room: {why}", where=where, do="Make room, then try again", code="disk-full")
@@ -114,8 +96,11 @@ def _typed(error: OSError, path: Path) -> InstallError:
             "the file system is read-only", where=where, do="Mount it for writing, then try again", code="read-only"
         )
     if error.errno in (errno.ELOOP, errno.EMLINK):
-        return foreign_file_error("a symbolic link stands where edgekit keeps a file", path)
+        return foreign_file_error("a symbolic link in place of edgekit's own file", path)
     if error.errno in (errno.EACCES, errno.EPERM):
+        if reads:
+            do = "Run this as a user who may read the root"
+            return StorageError(f"this user may not read it: {error.strerror}", where=where, do=do)
         return StorageError(f"cannot be written: {why}", where=where, do="Run this as the user who owns the root")
     return StorageError(f"the disk refused: {why}", where=where, do="Check the disk, then try again")
 
@@ -127,18 +112,18 @@ def open_folder(folder: Path) -> int:
     """
     below = _below_root(folder)
     base = folder.parents[below - 1] if below else folder
-    descriptor = _opened(base, base, None)
+    descriptor = _open_folder_at(base, base, None)
     for name in folder.parts[len(folder.parts) - below :]:
         base /= name
         above = descriptor
         try:
-            descriptor = _opened(name, base, above)
+            descriptor = _open_folder_at(name, base, above)
         finally:
             os.close(above)
     return descriptor
 
 
-def _opened(name: str | Path, folder: Path, above: int | None) -> int:
+def _open_folder_at(name: str | Path, folder: Path, above: int | None) -> int:
     try:
         return os.open(name, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW, dir_fd=above)
     except OSError as error:
@@ -148,8 +133,8 @@ def _opened(name: str | Path, folder: Path, above: int | None) -> int:
 
 
 def _no_folder(folder: Path) -> InstallError:
-    what = "a symbolic link" if folder.is_symlink() else "something that is no folder"
-    return foreign_file_error(f"{what} stands where edgekit keeps a folder", folder)
+    what = "a symbolic link" if folder.is_symlink() else "something that is not a folder"
+    return foreign_file_error(f"{what} in place of edgekit's own folder", folder)
 
 
 def _below_root(folder: Path) -> int:
@@ -183,15 +168,15 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
             descriptor = os.open(name, flags, 0o644, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
-            raise _typed(error, path) from error
+            raise storage_error(error, path) from error
         raise
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise foreign_file_error("something that is no file stands where edgekit keeps one", path)
+            raise foreign_file_error("something that is not a file in place of edgekit's own", path)
         if found.st_nlink > 1:
             raise foreign_file_error(
-                "the file has a second name elsewhere (a hard link), by which others could change it", path
+                "the file has a second name (a hard link), through which others could change it", path
             )
     except BaseException:
         os.close(descriptor)
@@ -201,30 +186,23 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 def read_text(path: Path) -> str | None:
     """Text of a file of ours, None if absent. Raises StorageError, InstallError (planted)."""
-    with reading(path):
+    with storage_errors(path, reads=True):
         try:
             descriptor = open_regular(path)
         except FileNotFoundError:
             return None
-    with reading(path), os.fdopen(descriptor, "rb") as file:
-        return file.read(_MOST_TEXT).decode("utf-8", errors="replace")
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(_MOST_TEXT).decode("utf-8", errors="replace")
 
 
 def write_file(path: Path, text: str) -> None:
     """Replace the file's text durably. Raises StorageError, InstallError (planted)."""
     draft = path.with_name(f"{path.name}.new")
-    with create_draft(draft) as file:
-        file.write(text.encode("utf-8"))
-    move(draft, path)
-
-
-@contextlib.contextmanager
-def create_draft(path: Path) -> Iterator[Draft]:
-    """A new file to write, replacing a cut's draft. Flushed at the end, removed on an error."""
-    with storage_errors(path), _beside(path) as (folder, name):
-        _clear(path, folder)
+    with storage_errors(draft), _beside(draft) as (folder, name):
+        _clear(draft, folder)
         with draft_in(folder, name) as file:
-            yield file
+            file.write(text.encode("utf-8"))
+    move(draft, path)
 
 
 def create_empty(path: Path) -> None:
@@ -240,7 +218,7 @@ def _clear(path: Path, folder: int) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        raise foreign_file_error("something that edgekit did not leave stands in the way", path)
+        raise foreign_file_error("a file that edgekit did not write is in the way", path)
     os.unlink(path.name, dir_fd=folder)
 
 
@@ -355,7 +333,7 @@ def clear_link(link: Path, folder: str) -> None:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            raise foreign_file_error("something that is no link of edgekit's stands in the way", link) from None
+            raise foreign_file_error("something that is not edgekit's link is in the way", link) from None
         if found.parent != Path(folder):
             raise foreign_file_error(f"a link to {str(found)!r:.80}, which edgekit did not make", link)
         os.unlink(name, dir_fd=above)
@@ -366,12 +344,6 @@ def put_link(link: Path, target: str) -> None:
     clear_link(link, str(Path(target).parent))
     with storage_errors(link):
         make_link(link, target)
-
-
-def point(link: Path, prepared: Path) -> None:
-    """The one switch: `prepared` atomically replaces `link`, durably. Raises OSError."""
-    with _beside(link) as (folder, name):
-        replace_in(folder, prepared.name, name)
 
 
 def remove(path: Path) -> None:

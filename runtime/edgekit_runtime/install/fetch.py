@@ -2,7 +2,7 @@
 
     source = source_of("../net.ekb")            # or a file, http or https URL
     source.display, source.canonical           # "../net.ekb", "/home/anna/net.ekb"
-    fetched = fetch(source, root.incoming / "1f00.part", judge)
+    sha256 = fetch(source, root.incoming / "1f00.part", judge)
 
 Rules:
 - the head (manifest, signatures) is judged before the rest is fetched; it gives the file's length, and not one byte
@@ -25,12 +25,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.install.durable import open_regular, read_text, remove, storage_errors, sync_folder, write_file
-from edgekit_runtime.install.http import DownloadLimits, FinalError, WrongPartError, display_url, get
+from edgekit_runtime.install.http import DownloadLimits, FinalError, HttpStream, WrongPartError, display_url, get
+from edgekit_runtime.install.root_objects import head_from
 from edgekit_runtime.system.errors import BundleError, DownloadError, EdgekitError, InstallError
 from edgekit_runtime.system.strict_json import json_text, read_json
 
@@ -51,7 +51,7 @@ class BundleSource:
 
     display: str
     canonical: str
-    opens: Callable[[int, str], Stream]
+    opens: Callable[[int, str], HttpStream | _FileStream]
     here: bool = False
 
     def name_source_in(self, error: EdgekitError, stored: Path) -> None:
@@ -68,10 +68,12 @@ def source_of(name: str | os.PathLike[str], limits: DownloadLimits | None = None
     try:
         parts = urlsplit(text)
     except ValueError as error:  # a bracket that is not closed; the text may hold a password
-        raise DownloadError(f"no URL: {error}", where=text.partition("://")[0] + "://...", do="Check it") from error
+        raise DownloadError(
+            f"invalid URL: {error}", where=text.partition("://")[0] + "://...", do="Check it"
+        ) from error
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise DownloadError("a file: URL names a file of this machine", where=text, do="Write file:///PATH")
+            raise DownloadError("a file: URL must name a local file", where=text, do="Write file:///PATH")
         path = Path(unquote(parts.path))
         return _file(path, str(path))
     display = display_url(text)
@@ -79,7 +81,9 @@ def source_of(name: str | os.PathLike[str], limits: DownloadLimits | None = None
         return BundleSource(
             display, display, lambda start, validator: get(text, start=start, validator=validator, limits=limits)
         )
-    raise DownloadError(f"{parts.scheme}: is not known", where=display, do="Pass a path, or an http, https or file URL")
+    raise DownloadError(
+        f"unsupported URL scheme '{parts.scheme}'", where=display, do="Pass a path, or an http, https or file URL"
+    )
 
 
 def _file(path: Path, display: str) -> BundleSource:
@@ -91,14 +95,8 @@ def _file(path: Path, display: str) -> BundleSource:
 
 def head_of(source: BundleSource) -> Header:
     """The head that the source has now. Raises DownloadError, BundleError, IntegrityError."""
-    stream, data = source.opens(0, ""), b""
-    with contextlib.closing(stream):
-        while len(data) < header_needs(data, source.display):
-            chunk = stream.read()
-            if not chunk:
-                break
-            data += chunk
-    return read_header(data, source.display)
+    with contextlib.closing(source.opens(0, "")) as stream:
+        return head_from(stream.read, source.display)
 
 
 @dataclass(frozen=True)
@@ -111,18 +109,8 @@ class FetchOptions:
     sleep: Callable[[float], object] = time.sleep
 
 
-@dataclass(frozen=True)
-class FetchedFile:
-    """sha256: of the whole file."""
-
-    path: Path
-    sha256: str
-    size: int
-    header: Header
-
-
-def fetch(source: BundleSource, path: Path, judge: Judge, how: FetchOptions | None = None) -> FetchedFile:
-    """Fetch into `path`, resuming what is there.
+def fetch(source: BundleSource, path: Path, judge: Judge, how: FetchOptions | None = None) -> str:
+    """Fetch into `path`, resuming what is there. Returns the SHA-256 of the file.
 
     Raises what `judge` raises, DownloadError, StorageError, BundleError.
     """
@@ -133,24 +121,6 @@ def fetch(source: BundleSource, path: Path, judge: Judge, how: FetchOptions | No
             return part.fetch(source)
         finally:
             part.close()
-
-
-class Stream(Protocol):
-    """An open download.
-
-    start: offset of the first byte.
-    total: bytes of the whole file, if known.
-    validator: see `http`.
-    """
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def total(self) -> int | None: ...
-    @property
-    def validator(self) -> str: ...
-    def read(self) -> bytes: ...
-    def close(self) -> None: ...
 
 
 class _FileStream:
@@ -183,12 +153,6 @@ class _FileStream:
         os.close(self._descriptor)
 
 
-def drop_part(path: Path) -> None:
-    """Remove a part and its facts."""
-    remove(path)
-    remove(_facts(path))
-
-
 def _facts(path: Path) -> Path:
     return path.with_suffix(".json")
 
@@ -209,7 +173,6 @@ class _Part:
     def __init__(self, path: Path, display: str, judge: Judge, how: FetchOptions) -> None:
         self._path, self._display, self._judge, self._how = path, display, judge, how
         self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
-        self._header: Header | None = None
         self._head = bytearray()
         self._wanted: int | None = None
         self._digest = hashlib.sha256()
@@ -233,8 +196,8 @@ class _Part:
             self._write_facts(validator)
         self._flushed_at = self._how.clock()
 
-    def fetch(self, source: BundleSource) -> FetchedFile:
-        validator, flushed = self._known()  # what an earlier fetch left, where it can be gone on with
+    def fetch(self, source: BundleSource) -> str:
+        validator, flushed = self._known()  # what an earlier fetch left, if it can be resumed
         if validator:
             while chunk := os.read(self._descriptor, min(_COPY, flushed - self._size)):
                 self._take(chunk, write=False)
@@ -252,8 +215,8 @@ class _Part:
             except WrongPartError:
                 validator = ""
                 self._restart()
-                what = "the server keeps sending other parts than are asked for"
-                failed: DownloadError = DownloadError(what, do="Offer the file on a server that is right about ranges")
+                what = "the server keeps sending different ranges than requested"
+                failed: DownloadError = DownloadError(what, do="Use a server that answers range requests correctly")
                 tries += 1
             except DownloadError as error:
                 if error.code == "download-size":
@@ -269,8 +232,7 @@ class _Part:
             self._how.sleep(_WAITS_S[min(tries, len(_WAITS_S)) - 1])
         os.fsync(self._descriptor)
         sync_folder(self._path.parent)
-        assert self._header is not None
-        return FetchedFile(self._path, self._digest.hexdigest(), self._size, self._header)
+        return self._digest.hexdigest()
 
     def _known(self) -> tuple[str, int]:
         """The validator of the part, empty if it cannot be resumed, and its flushed bytes."""
@@ -282,7 +244,7 @@ class _Part:
     def _restart(self) -> None:
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        self._header, self._wanted, self._size, self._need = None, None, 0, 1
+        self._wanted, self._size, self._need = None, 0, 1
         self._head.clear()
         self._digest = hashlib.sha256()
 
@@ -328,7 +290,7 @@ class _Part:
                 left = left[os.write(self._descriptor, left) :]
         self._digest.update(chunk)
         self._size += len(chunk)
-        if self._header is None:
+        if self._wanted is None:
             self._head += chunk
             self._look_at_head()
         self._how.progress("fetch", self._size, self._wanted)
@@ -340,8 +302,7 @@ class _Part:
             if need > len(self._head):
                 self._need = need
                 continue
-            self._header = read_header(bytes(self._head), self._display)
-            self._wanted = self._judge(self._header)
+            self._wanted = self._judge(read_header(bytes(self._head), self._display))
             self._head.clear()
             if self._size > self._wanted:
                 raise self._wrong_size(None)

@@ -22,27 +22,14 @@ from typing import TYPE_CHECKING, Literal
 from edgekit_runtime.bundle.header import Header
 from edgekit_runtime.bundle.trust_finding import TrustPolicy
 from edgekit_runtime.bundle.trust_store import judge, seen_after
-from edgekit_runtime.install.fetch import BundleSource, FetchedFile, FetchOptions, fetch, head_of, source_of
-from edgekit_runtime.install.journal import (
-    Attempt,
-    AttemptAbandoned,
-    AttemptAccepted,
-    AttemptBegun,
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptRestarted,
-    Event,
-    StepPassed,
-    TrialBy,
-    Work,
-    react,
-)
+from edgekit_runtime.install.fetch import BundleSource, FetchOptions, fetch, head_of, source_of
+from edgekit_runtime.install.journal import Attempt, State, Transition, TrialBy
 from edgekit_runtime.install.layout import Generation, Root, Slot, is_root, timestamp
 from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, TrialOptions, prove
-from edgekit_runtime.install.reading import keep, read_locked, store_of, trust_files
+from edgekit_runtime.install.root_objects import read_locked, store_of, store_trust_files, trust_files
 from edgekit_runtime.install.rules import BoardIdentity, InstallRules, name_of
-from edgekit_runtime.install.settling import adopt, apply, generation_of, is_whole, make_room, settle, stage
+from edgekit_runtime.install.stage_and_collect import adopt, apply, generation_of, is_whole, make_room, settle, stage
 from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.system.errors import DownloadError, EdgekitError, InstallError, IntegrityError
 
@@ -58,9 +45,9 @@ class InstallOptions:
     trust: keys or a root.json, from now on for this root; empty for what is trusted already.
     profile: what this board is, from now on for this root; None for the remembered one, else for `board`, as detected.
     allow_unsigned: accept a bundle that no trusted key has signed.
-    trial: who tries it out.
+    trial: who runs the trial.
     secret: where the key of an encrypted bundle is.
-    wait_s: how long another install may take; `waiting` is called once if there is one.
+    wait_s: how long to wait for another install; `waiting` is called once if there is one.
     sha256: of the whole file, None for any.
     """
 
@@ -102,8 +89,9 @@ class InstallResult:
 def install(
     source: str | os.PathLike[str], path: str | os.PathLike[str], options: InstallOptions | None = None
 ) -> InstallResult:
-    """source: a path, or a file, http or https URL. path: the root, created if absent.
+    """Install a bundle into a root, which is created if absent.
 
+    source: a path, or a file, http or https URL. path: the root.
     Raises InstallError and its subclasses, and BundleError, IntegrityError, SignatureError, SecretError,
     ModelFileError, SelfTestError, EngineError, MissingExtraError, MemoryExceeded for what is wrong with the bundle or
     with this machine.
@@ -111,7 +99,7 @@ def install(
     options = options or InstallOptions()
     if not is_root(path):
         first = source_of(source)
-        if first.here:  # what is amiss before there is a root makes none
+        if first.here:  # an error found here creates no root
             first.opens(0, "").close()
         store_of(None, options.trust)
     root = Root.create(path)
@@ -127,7 +115,7 @@ def install(
             raise
 
 
-def updated_slot(root: Root, options: InstallOptions, trust: tuple[str, ...], profile: str | None = None) -> Slot:
+def update_slot(root: Root, options: InstallOptions, trust: tuple[str, ...], profile: str | None = None) -> Slot:
     """The root's slot with what the options change. Raises InstallError (install-root).
 
     An unreadable slot.json is replaced if the options name trusted keys: nothing else in it decides what is accepted.
@@ -154,7 +142,7 @@ class _InstallRun:
         self._journal = settle(root, options.clock)
         self._store = store_of(root, options.trust)
         self._named = trust_files(options.trust)
-        self._slot = updated_slot(root, options, self._named.names, self._journal.profile_for(source.canonical))
+        self._slot = update_slot(root, options, tuple(self._named), self._journal.profile_for(source.canonical))
         self._read: Bundle | None = None
         self._proofs: dict[str, Proof] = {}
         self._made: Generation | None = None
@@ -168,28 +156,28 @@ class _InstallRun:
             do = f"Wait for it; or decide: edgekit install --commit --root {self._root.path}, or edgekit rollback"
             raise InstallError(what, where=str(self._root.path), do=do, code="trial-pending")
         try:
-            event: Event | None
             attempt = self._journal.attempt
             if attempt is not None and self._can_resume(attempt):
-                event = AttemptRestarted(self._now())
+                step = self._journal.restart(self._now())
             else:
                 if attempt is not None:
-                    self._take(AttemptAbandoned())
-                event = AttemptBegun(self._source.canonical, self._options.trial, self._now(), self._options.profile)
-            while event is not None:
-                event = self._next(event)
+                    self._apply(self._journal.abandon())
+                options = self._options
+                step = self._journal.begin(self._source.canonical, options.trial, self._now(), options.profile)
+            while (work := self._apply(step)) is not None:
+                step = self._do(work)
         except KeyboardInterrupt:  # the owner stopped it, not a crash
             with contextlib.suppress(EdgekitError):
                 self._journal = self._root.journal()
-                self._take(AttemptInterrupted())
+                self._apply(self._journal.interrupt())
             raise
         except _AlreadyHereError:
-            self._take(AttemptAbandoned())
+            self._apply(self._journal.abandon())
             self._remember()
             return self._result(already=not self._repaired)
         failure = self._journal.failure
-        if self._journal.attempt is None and failure is not None:  # it went down too often
-            do = "Look for what took it down; then install again"
+        if self._journal.attempt is None and failure is not None:  # the board or the installer went down too often
+            do = "Find out what crashed; then install again"
             raise InstallError(failure.what, where=self._source.display, do=do, code="trial-failed")
         return self._result()
 
@@ -203,7 +191,8 @@ class _InstallRun:
         state: Literal["committed", "trial"] = "trial" if self._journal.on_trial else "committed"
         if not already:
             event = "repaired" if self._repaired else "installed" if state == "trial" else "committed"
-            self._root.events.append(event, **generation.facts())
+            proof = self._proofs.get("trial") or self._proofs.get("selftest")
+            self._root.events.append(event, **generation.facts(), recipe=proof.recipe if proof else None)
         found = self._proofs.get
         proofs = (found("selftest"), found("trial"))
         key = self._read.manifest.encrypted_with if self._read is not None else None
@@ -228,71 +217,74 @@ class _InstallRun:
         except DownloadError:  # what was fetched is whole: resuming needs no network
             return True
 
-    def _next(self, event: Event) -> Event | None:
-        """Apply an event, do the work that follows, and return its outcome."""
-        work = self._take(event)
-        if work is None:
-            return None
-        try:
-            return self._do(work)
-        except EdgekitError as error:
-            self._source.name_source_in(error, self._stored())
-            keep = isinstance(error, DownloadError) and error.code != "download-size"
-            with contextlib.suppress(EdgekitError):  # the first error is the one to report
-                self._take(AttemptFailed(error.code, str(error), self._now(), keep))
-            raise
-
-    def _take(self, event: Event) -> Work | None:
-        step = react(self._journal, event)
+    def _apply(self, step: Transition) -> State | None:
         self._journal = apply(self._root, self._journal, step)
         return step.work
 
-    def _do(self, work: Work) -> Event:
-        if work is Work.FETCH:
-            return self._fetch()
-        if work is Work.VERIFY:
-            self._verify()
-        elif work is Work.STAGE:
-            stage(self._root, generation_of(self._attempt(), self._bundle()))
-        elif work in (Work.SELFTEST, Work.TRIAL):
-            self._made = self._root.record(self._attempt().generation)  # now: after the switch nothing may fail
-            what: Literal["selftest", "trial"] = "selftest" if work is Work.SELFTEST else "trial"
-            self._report_stage(what)
-            self._proofs[what] = prove(what, self._without_blobs(), self._options.proving)
-        return StepPassed()
+    def _do(self, work: State) -> Transition:
+        """Do the work of a state, and return what follows."""
+        fetched = ""
+        try:
+            if work == "fetching":
+                fetched = self._fetch()
+            elif work == "fetched":
+                attempt = self._journal.unfinished
+                self._check(self._root.part(attempt.source), attempt.object, admit=True)
+                self._remember()
+            elif work == "verified":
+                stage(self._root, generation_of(self._journal.unfinished, self._bundle()))
+            elif work in ("selftest", "trial"):
+                # Read now: after the switch nothing may fail
+                self._made = self._root.record(self._journal.unfinished.generation)
+                self._prove(work)
+        except EdgekitError as error:
+            self._source.name_source_in(error, self._object_path())
+            keep = isinstance(error, DownloadError) and error.code != "download-size"
+            with contextlib.suppress(EdgekitError):  # the first error is the one to report
+                self._apply(self._journal.fail(error.code, str(error), self._now(), keep=keep))
+            raise
+        return self._journal.advance(fetched)
 
-    def _fetch(self) -> Event:
+    def _prove(self, what: Literal["selftest", "trial"]) -> None:
+        """Run it in a child, with the blobs dropped here: a small board has room for one copy."""
+        self._report_stage(what)
+        self._read = replace(self._bundle(), _blobs={})
+        self._proofs[what] = prove(what, self._read, self._options.proving)
+
+    def _fetch(self) -> str:
         """Fetch the whole file, even with the active one's head: the copy here may be damaged."""
-        fetched = fetch(self._source, self._root.part(self._source.canonical), self._judge, self._options.fetching)
-        if self._options.sha256 not in (None, fetched.sha256):
-            what = f"its SHA-256 is {fetched.sha256}, and {self._options.sha256} is wanted"
-            do = "Name the SHA-256 of the file that is there, or put the file there that is meant"
+        options, part = self._options, self._root.part(self._source.canonical)
+        sha256 = fetch(self._source, part, self._judge, options.fetching)
+        if options.sha256 not in (None, sha256):
+            what = f"its SHA-256 is {sha256}, expected {options.sha256}"
+            do = "Pass the SHA-256 of this file, or put the intended file there"
             raise IntegrityError(what, where=self._source.display, do=do)
-        if self._same is None or fetched.sha256 != self._same.object:
+        if self._same is None or sha256 != self._same.object:
             self._same = None
-            return StepPassed(fetched.sha256)
-        if not is_whole(self._root, fetched.sha256):
-            self._restore(fetched)
+            return sha256
+        if not is_whole(self._root, sha256):  # restored, and no new generation
+            self._check(part, sha256)
+            self._prove("selftest")
+            self._repaired = True
         raise _AlreadyHereError
 
-    def _restore(self, fetched: FetchedFile) -> None:
-        """Restore the damaged or lost file of the active generation; no new generation."""
+    def _check(self, part: Path, sha256: str, *, admit: bool = False) -> None:
+        """Check every byte and every model of what was fetched. admit: ask the rules first."""
         self._report_stage("verify")
-        adopt(self._root, fetched.path, fetched.sha256)
+        adopt(self._root, part, sha256)
         bundle = self._bundle()
+        if admit:
+            self._rules().admit(bundle.manifest, bundle.digest)
         for entry in bundle.manifest.artifacts:
             check_artifact(bundle, entry)
-        self._report_stage("selftest")
-        self._proofs["selftest"] = prove("selftest", self._without_blobs(), self._options.proving)
-        self._repaired = True
 
     def _judge(self, header: Header) -> int:
         """Check the head before the rest is fetched. Returns the bytes of the whole file."""
-        judging, active = self._judging(), self._root.perhaps(self._journal.current)
+        judging, active = self._rules(), self._root.try_record(self._journal.current)
         same = active if active is not None and active.header == name_of(header) else None
         try:
             head = judging.head(header)
-        except InstallError as error:  # after a rollback: the active one is no step back
+        except InstallError as error:  # after a rollback: the active bundle is not a downgrade
             if error.code != "downgrade" or same is None:
                 raise
             head = replace(judging, binding=None).head(header)
@@ -305,17 +297,17 @@ class _InstallRun:
         self._journal = replace(self._journal, seen_s=seen_after(self._options.clock(), self._journal.seen_s, until))
         past = same is None and self._skips_active(header.digest)
         signers = head.trust_decision.signers
-        self._take(AttemptAccepted(head.name, header.digest, head.manifest.rollout_seq, signers, past))
+        self._apply(self._journal.accept(head.name, header.digest, head.manifest.rollout_seq, signers, past))
         return head.total
 
     def _skips_active(self, bundle: str) -> bool:
         """Whether a rollback from that bundle skips the active generation."""
         if self._journal.current is None or self._journal.previous is None:
             return False
-        active = self._root.perhaps(self._journal.current)
+        active = self._root.try_record(self._journal.current)
         return active is None or active.bundle == bundle or not is_whole(self._root, active.object)
 
-    def _judging(self) -> InstallRules:
+    def _rules(self) -> InstallRules:
         options = self._options
         issued = self._store.issued_s if self._store is not None else None
         moment = judge(options.clock(), seen_s=self._journal.seen_s, issued_s=issued)
@@ -323,20 +315,9 @@ class _InstallRun:
         board = options.board if self._slot.profile is None else BoardIdentity((self._slot.profile,))
         return InstallRules(self._store, board, binding, moment, self._source.display, options.allow_unsigned)
 
-    def _verify(self) -> None:
-        attempt = self._attempt()
-        part = self._root.part(attempt.source)
-        self._report_stage("verify")
-        adopt(self._root, part, attempt.object)
-        bundle = self._bundle()
-        self._judging().admit(bundle.manifest, bundle.digest)
-        for entry in bundle.manifest.artifacts:
-            check_artifact(bundle, entry)
-        self._remember()
-
     def _remember(self) -> None:
         """Store trusted keys and profile, once the bundle is verified."""
-        keep(self._root.path, self._named)
+        store_trust_files(self._root.path, self._named)
         with contextlib.suppress(InstallError):
             if self._root.slot() == self._slot:
                 return
@@ -348,14 +329,14 @@ class _InstallRun:
             from edgekit_runtime.bundle.secrets import find_secret
             from edgekit_runtime.install.lock import hold
 
-            path = self._stored()
+            path = self._object_path()
             try:
                 lease = hold(path)
             except OSError as error:
                 raise InstallError(
-                    f"what was fetched is gone: {error.strerror}", where=str(path), do="Install it again"
+                    f"the fetched file is gone: {error.strerror}", where=str(path), do="Install it again"
                 ) from error
-            policy = TrustPolicy(self._store, self._options.allow_unsigned, now=self._judging().moment)
+            policy = TrustPolicy(self._store, self._options.allow_unsigned, now=self._rules().moment)
             try:
                 secret = find_secret if self._options.secret is None else self._options.secret
                 self._read = read_locked(lease, policy, secret)
@@ -363,18 +344,9 @@ class _InstallRun:
                 lease.release()
         return self._read
 
-    def _stored(self) -> Path:
+    def _object_path(self) -> Path:
         """The object that the bundle is, or becomes."""
-        return self._root.object(self._attempt().object if self._same is None else self._same.object)
-
-    def _without_blobs(self) -> Bundle:
-        """Drop the blobs while a child loads them: a small board has room for one copy."""
-        self._read = replace(self._bundle(), _blobs={})
-        return self._read
-
-    def _attempt(self) -> Attempt:
-        assert self._journal.attempt is not None
-        return self._journal.attempt
+        return self._root.object(self._journal.unfinished.object if self._same is None else self._same.object)
 
     def _report_stage(self, stage: str) -> None:
         self._options.fetching.progress(stage, 0, None)

@@ -2,13 +2,13 @@
 
     journal = parse_journal(text, where)
     journal.answering   # the generation that `current` must point at; None if nothing was installed
-    step = react(journal, StepPassed(object="ab12..."))
+    step = journal.advance(object="ab12...")
     step.journal        # written first, durably
     step.tidy           # then `current` follows the journal, what it no longer names is removed
-    step.work           # then this, whose outcome is the next event; None: the install is over
+    step.work           # then the work of this state, whose outcome is the next call; None: the install is over
 
             fetching -> fetched -> verified -> staged -> selftest -> trial -> committed
-    work    FETCH       VERIFY     STAGE       BURN      SELFTEST    TRIAL    -
+    work    fetch       verify     stage       -         self-test   trial    -
 
     state     done               error          spontaneous reboot      hang
     fetching  fetched            refused, or    resumed where the       refused; what
@@ -37,7 +37,6 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -56,6 +55,8 @@ State = Literal["fetching", "fetched", "verified", "staged", "selftest", "trial"
 STATES: tuple[State, ...] = get_args(State)
 TrialBy = Literal["here", "app"]
 """here: the installer, in a child, before the switch. app: the application, in use."""
+Tidy = Literal["point", "collect"]
+"""point: `current` to what the journal says. collect: then remove what the journal does not name."""
 MOST_TRIES = 3
 """How often a self-test or a trial begins, or an application's start may fail, before it is given up."""
 
@@ -130,7 +131,7 @@ class Journal:
     burned: the rollout_seq that was accepted last.
     also_burned: earlier ones that other keys signed, or that were higher: they bind again once the keys of `burned` are
         not trusted any more, else a thief of a key could erase them with it.
-    seen_s: last time seen, seconds since 1970 (see `trust.store`).
+    seen_s: last time seen, seconds since 1970 (see `bundle.trust_store`).
     """
 
     format: int = FORMAT
@@ -179,6 +180,114 @@ class Journal:
     def text(self) -> str:
         return json_text(self)
 
+    # What happened, and what follows. Raises ValueError for what cannot happen in this state.
+
+    def begin(self, source: str, trial: TrialBy, at: str, profile: str | None = None) -> Transition:
+        """An install was requested. at: RFC 3339. profile: see `Attempt`."""
+        if self.attempt is not None:
+            raise ValueError("another install is unfinished")
+        begun = Attempt("fetching", source, trial, at, profile=profile)
+        return Transition(replace(self, attempt=begun), work="fetching")
+
+    def accept(
+        self, header: str, bundle: str, seq: int | None, signed_by: tuple[str, ...] = (), past: bool = False
+    ) -> Transition:
+        """The head of the bundle was fetched and accepted. past: see `Attempt`."""
+        if self.unfinished.state != "fetching":
+            raise ValueError("the bundle is fetched already")
+        return Transition(self._update(header=header, bundle=bundle, seq=seq, signed_by=signed_by, past=past or None))
+
+    def advance(self, object: str = "") -> Transition:  # noqa: A002 - the journal's word
+        """The work of the state succeeded. object: after fetching, SHA-256 of the whole file."""
+        attempt, journal, changes = self.unfinished, self, dict[str, Any]()
+        if attempt.state == "trial":
+            return self._commit(attempt.generation)
+        if attempt.state == "fetching":
+            changes["object"] = object
+        elif attempt.state == "fetched":
+            journal, changes["generation"] = replace(self, next=self.next + 1), self.next
+        elif attempt.state == "staged":
+            changes["tries"] = 1
+            if attempt.seq is not None:
+                journal = self.with_accepted(AcceptedSequence(attempt.seq, attempt.bundle, attempt.signed_by))
+        elif attempt.state == "selftest":
+            changes["tries"] = 1 if attempt.trial == "here" else 0
+        state = STATES[STATES.index(attempt.state) + 1]
+        after = journal._update(state=state, **changes)
+        return Transition(after, work=state) if after.on_trial is None else Transition(after, "point")
+
+    def fail(self, code: str, what: str, at: str, *, keep: bool = False) -> Transition:
+        """An error, a hang that was ended, or the owner's decision. keep: the download resumes."""
+        attempt = self.unfinished
+        failure = Failure(code, what, attempt.state, at, attempt.source, attempt.generation)
+        if keep and attempt.state == "fetching":
+            return Transition(replace(self, failure=failure))
+        return Transition(replace(self, attempt=None, failure=failure), "collect")
+
+    def restart(self, at: str, failed_starts: int = 0) -> Transition:
+        """No process works on the unfinished install, if any.
+
+        failed_starts: of the application, during its trial.
+        """
+        attempt = self.attempt
+        if attempt is None or (self.on_trial is not None and failed_starts < MOST_TRIES):
+            return Transition(self, "point")
+        if self.on_trial is not None:
+            what = f"{failed_starts} starts of the application failed while it was on trial"
+            return self.fail("trial-failed", what, at)
+        if attempt.state not in ("selftest", "trial"):
+            return Transition(self, "point", attempt.state)
+        if attempt.tries < MOST_TRIES:
+            return Transition(self._update(tries=attempt.tries + 1), "point", attempt.state)
+        doing = "self-test" if attempt.state == "selftest" else "trial"
+        what = f"the board or the installer went down {attempt.tries} times in its {doing}"
+        return self.fail("trial-failed", what, at)
+
+    def interrupt(self) -> Transition:
+        """The owner interrupted the command: the try does not count."""
+        attempt = self.attempt
+        counts = attempt is not None and attempt.state in ("selftest", "trial")
+        return Transition(self._update(tries=max(0, attempt.tries - 1)) if attempt and counts else self)
+
+    def abandon(self) -> Transition:
+        """Another bundle is wanted than the unfinished one."""
+        return Transition(replace(self, attempt=None), "collect")
+
+    def activate(self, generation: int) -> Transition:
+        """The owner activated it. Unless it was on trial, an unfinished attempt resumes later."""
+        step = self._commit(generation)
+        if self.on_trial is not None:
+            return step
+        return replace(step, journal=replace(step.journal, attempt=self.attempt, failure=self.failure))
+
+    @property
+    def unfinished(self) -> Attempt:
+        """The attempt. Raises ValueError without one."""
+        if self.attempt is None:
+            raise ValueError("nothing is being installed")
+        return self.attempt
+
+    def _update(self, **changes: Any) -> Journal:
+        return replace(self, attempt=replace(self.unfinished, **changes))
+
+    def _commit(self, generation: int) -> Transition:
+        attempt = self.attempt
+        past = attempt is not None and attempt.generation == generation and attempt.past
+        previous = self.previous if past or self.current == generation else self.current
+        done = replace(self, current=generation, previous=previous, attempt=None, failure=None)
+        return Transition(done, "collect")
+
+
+@dataclass(frozen=True)
+class Transition:
+    """tidy: what follows the writing of the journal; it may be repeated, also after a cut.
+    work: the state whose work is next.
+    """
+
+    journal: Journal
+    tidy: Tidy | None = None
+    work: State | None = None
+
 
 def parse_journal(text: str, where: str) -> Journal:
     """Raises InstallError (install-root)."""
@@ -187,9 +296,9 @@ def parse_journal(text: str, where: str) -> Journal:
         attempt = journal.attempt
         numbers = (journal.current, journal.previous, attempt.generation if attempt else None)
         if any(number is not None and not 0 <= number < journal.next for number in numbers):
-            raise ValueError("it names a generation that was never made")
+            raise ValueError("it names a generation that does not exist")
         if attempt is not None and attempt.state in ("staged", "selftest", "trial") and not attempt.generation:
-            raise ValueError("an attempt came far without a generation")
+            raise ValueError("an attempt without its generation")
     except ValueError as error:
         raise InstallError(
             f"the journal cannot be understood: {error}",
@@ -199,212 +308,3 @@ def parse_journal(text: str, where: str) -> Journal:
             code="install-root",
         ) from error
     return journal
-
-
-class Work(Enum):
-    """What an install does next; its outcome is the next event."""
-
-    FETCH = "fetch"
-    VERIFY = "verify"
-    STAGE = "stage"
-    BURN = "burn"
-    SELFTEST = "selftest"
-    TRIAL = "trial"
-
-
-class Tidy(Enum):
-    """What follows the writing of a journal; both may be repeated, also after a cut.
-
-    POINT: `current` to what the journal says. COLLECT: remove what the journal does not name.
-    """
-
-    POINT = "point"
-    COLLECT = "collect"
-
-
-@dataclass(frozen=True)
-class AttemptBegun:
-    """An install was requested. at: RFC 3339. profile: see `Attempt`."""
-
-    source: str
-    trial: TrialBy
-    at: str
-    profile: str | None = None
-
-
-@dataclass(frozen=True)
-class AttemptAccepted:
-    """The head of the bundle was fetched and accepted. past: see `Attempt`."""
-
-    header: str
-    bundle: str
-    seq: int | None
-    signed_by: tuple[str, ...] = ()
-    past: bool = False
-
-
-@dataclass(frozen=True)
-class StepPassed:
-    """The work of the state succeeded. object: after fetching, SHA-256 of the whole file."""
-
-    object: str = ""
-
-
-@dataclass(frozen=True)
-class AttemptFailed:
-    """An error, a hang that was ended, or the owner's decision. keep: the download resumes."""
-
-    code: str
-    what: str
-    at: str
-    keep: bool = False
-
-
-@dataclass(frozen=True)
-class AttemptRestarted:
-    """The journal names an install that no process works on.
-
-    failed_starts: of the application, during its trial.
-    """
-
-    at: str
-    failed_starts: int = 0
-
-
-@dataclass(frozen=True)
-class AttemptInterrupted:
-    """The owner interrupted the command: the try does not count."""
-
-
-@dataclass(frozen=True)
-class AttemptAbandoned:
-    """Another bundle is wanted than the unfinished one."""
-
-
-@dataclass(frozen=True)
-class GenerationActivated:
-    """The owner activated this generation."""
-
-    generation: int
-
-
-Event = (
-    AttemptBegun
-    | AttemptAccepted
-    | StepPassed
-    | AttemptFailed
-    | AttemptRestarted
-    | AttemptInterrupted
-    | AttemptAbandoned
-    | GenerationActivated
-)
-
-
-@dataclass(frozen=True)
-class Transition:
-    journal: Journal
-    tidy: tuple[Tidy, ...] = ()
-    work: Work | None = None
-
-
-_WORK = {
-    "fetching": Work.FETCH,
-    "fetched": Work.VERIFY,
-    "verified": Work.STAGE,
-    "staged": Work.BURN,
-    "selftest": Work.SELFTEST,
-    "trial": Work.TRIAL,
-}
-
-
-def react(journal: Journal, event: Event) -> Transition:
-    """The table of this module. ValueError for an event that cannot happen in that state."""
-    attempt = journal.attempt
-    if isinstance(event, GenerationActivated):
-        return _activated(journal, event.generation)
-    if isinstance(event, AttemptInterrupted):
-        counts = attempt is not None and attempt.state in ("selftest", "trial")
-        return Transition(_moved(journal, attempt, tries=max(0, attempt.tries - 1)) if attempt and counts else journal)
-    if attempt is None:
-        if isinstance(event, AttemptBegun):
-            begun = Attempt("fetching", event.source, event.trial, event.at, profile=event.profile)
-            return Transition(replace(journal, attempt=begun), work=Work.FETCH)
-        if isinstance(event, AttemptRestarted):
-            return Transition(journal, (Tidy.POINT,))
-        raise ValueError(f"{type(event).__name__} where nothing is being installed")
-    if isinstance(event, AttemptAbandoned):
-        return Transition(replace(journal, attempt=None), (Tidy.POINT, Tidy.COLLECT))
-    if isinstance(event, AttemptAccepted) and attempt.state == "fetching":
-        named = {"header": event.header, "bundle": event.bundle, "seq": event.seq, "signed_by": event.signed_by}
-        return Transition(_moved(journal, attempt, past=event.past or None, **named))
-    if isinstance(event, StepPassed):
-        return _passed(journal, attempt, event)
-    if isinstance(event, AttemptFailed):
-        return _failed(journal, attempt, event)
-    if isinstance(event, AttemptRestarted):
-        return _restarted(journal, attempt, event)
-    raise ValueError(f"{type(event).__name__} in the state {attempt.state}")
-
-
-def _moved(journal: Journal, attempt: Attempt, **changes: Any) -> Journal:
-    return replace(journal, attempt=replace(attempt, **changes))
-
-
-def _passed(journal: Journal, attempt: Attempt, event: StepPassed) -> Transition:
-    state = attempt.state
-    if state == "trial":
-        return _committed(journal, attempt.generation)
-    if state == "fetching":
-        after = _moved(journal, attempt, state="fetched", object=event.object)
-    elif state == "fetched":
-        after = _moved(replace(journal, next=journal.next + 1), attempt, state="verified", generation=journal.next)
-    elif state == "verified":
-        after = _moved(journal, attempt, state="staged")
-    elif state == "staged":
-        burned = None if attempt.seq is None else AcceptedSequence(attempt.seq, attempt.bundle, attempt.signed_by)
-        after = _moved(journal.with_accepted(burned) if burned else journal, attempt, state="selftest", tries=1)
-    elif attempt.trial == "app":
-        return Transition(_moved(journal, attempt, state="trial", tries=0), (Tidy.POINT,))
-    else:
-        after = _moved(journal, attempt, state="trial", tries=1)
-    assert after.attempt is not None
-    return Transition(after, work=_WORK[after.attempt.state])
-
-
-def _committed(journal: Journal, generation: int) -> Transition:
-    attempt = journal.attempt
-    past = attempt is not None and attempt.generation == generation and attempt.past
-    previous = journal.previous if past or journal.current == generation else journal.current
-    done = replace(journal, current=generation, previous=previous, attempt=None, failure=None)
-    return Transition(done, (Tidy.POINT, Tidy.COLLECT))
-
-
-def _failed(journal: Journal, attempt: Attempt, event: AttemptFailed) -> Transition:
-    failure = Failure(event.code, event.what, attempt.state, event.at, attempt.source, attempt.generation)
-    if event.keep and attempt.state == "fetching":
-        return Transition(replace(journal, failure=failure))
-    return Transition(replace(journal, attempt=None, failure=failure), (Tidy.POINT, Tidy.COLLECT))
-
-
-def _restarted(journal: Journal, attempt: Attempt, event: AttemptRestarted) -> Transition:
-    if journal.on_trial is not None:
-        if event.failed_starts < MOST_TRIES:
-            return Transition(journal, (Tidy.POINT,))
-        what = f"{event.failed_starts} starts of the application failed while it was on trial"
-        return _failed(journal, attempt, AttemptFailed("trial-failed", what, event.at))
-    if attempt.state not in ("selftest", "trial"):
-        return Transition(journal, (Tidy.POINT,), _WORK[attempt.state])
-    if attempt.tries < MOST_TRIES:
-        again = _moved(journal, attempt, tries=attempt.tries + 1)
-        return Transition(again, (Tidy.POINT,), _WORK[attempt.state])
-    doing = "self-test" if attempt.state == "selftest" else "trial"
-    what = f"the board or the installer went down {attempt.tries} times in its {doing}"
-    return _failed(journal, attempt, AttemptFailed("trial-failed", what, event.at))
-
-
-def _activated(journal: Journal, generation: int) -> Transition:
-    """Commit the one on trial. Another activation leaves an unfinished attempt to resume later."""
-    step = _committed(journal, generation)
-    if journal.on_trial is not None:
-        return step
-    return Transition(replace(step.journal, attempt=journal.attempt, failure=journal.failure), step.tidy)

@@ -1,7 +1,7 @@
 """The layout of an install root, and access to its files.
 
     ROOT/slot.json            makes the folder a root; its trusted keys and its board
-    ROOT/trust/               copies of the public keys that --trust named (`reading`)
+    ROOT/trust/               copies of the public keys that --trust named (`root_objects`)
     ROOT/lock                 held by the process that changes something
     ROOT/journal.json         the active generation, and how far an unfinished install is (`journal`)
     ROOT/events.jsonl         history, one JSON object a line, the last few thousand
@@ -42,16 +42,15 @@ from edgekit_runtime.install.durable import (
     foreign_file_error,
     make_folder,
     make_folders,
+    move,
     names_in,
     open_regular,
-    point,
     put_link,
     read_link,
     read_text,
-    reading,
     remove,
+    storage_error,
     storage_errors,
-    unreadable,
     write_file,
 )
 from edgekit_runtime.install.journal import AcceptedSequence, Journal, parse_journal
@@ -66,7 +65,7 @@ _OWN = frozenset(
     {"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current", "trust"}
 )
 _OF_AGENT = frozenset({"agent.json", "agent.json.new"})
-_DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
+DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
 _RECREATE = (
@@ -76,11 +75,13 @@ _RECREATE = (
 _TRUST_AGAIN = "It names the root's trusted keys. Write it: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
 
 
-@dataclass(frozen=True)
 class Root:
     """path: absolute."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path, self.lock_file, self.current = path, path / "lock", path / "current"
+        self.incoming, self.objects, self.generations = path / "incoming", path / "objects", path / "generations"
+        self.events = Events(path / "events.jsonl")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Root:
@@ -104,10 +105,10 @@ class Root:
         with storage_errors(root.path):
             if root.path.exists() and not root.path.is_dir():
                 raise InstallError(
-                    "is no folder", where=str(root.path), do="Name a folder, new or empty", code="install-root"
+                    "not a folder", where=str(root.path), do="Name a folder, new or empty", code="install-root"
                 )
             make_folders(root.path)
-            known = _OWN | _DRAFTS | _OF_AGENT
+            known = _OWN | DRAFTS | _OF_AGENT
             others = sorted(entry.name for entry in root.path.iterdir() if entry.name not in known)
         if others:
             what = f"the folder holds other things ({others[0]:.40})"
@@ -120,30 +121,6 @@ class Root:
             make_folder(folder)
         if not _has(self.path, "slot.json"):
             self.write_slot(Slot())
-
-    @property
-    def lock_file(self) -> Path:
-        return self.path / "lock"
-
-    @property
-    def incoming(self) -> Path:
-        return self.path / "incoming"
-
-    @property
-    def objects(self) -> Path:
-        return self.path / "objects"
-
-    @property
-    def generations(self) -> Path:
-        return self.path / "generations"
-
-    @property
-    def current(self) -> Path:
-        return self.path / "current"
-
-    @property
-    def events(self) -> Events:
-        return Events(self.path / "events.jsonl")
 
     def generation(self, number: int) -> Path:
         return self.generations / str(number)
@@ -200,7 +177,7 @@ class Root:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise foreign_file_error("`current` is no link", self.current) from error
+            raise foreign_file_error("`current` is not a link", self.current) from error
         found = _CURRENT.fullmatch(target)
         if found is None:
             raise foreign_file_error(f"`current` leads to {target!r:.80}", self.current)
@@ -222,7 +199,7 @@ class Root:
             self.write_journal(after)  # may be there, and yet fail: its folder is flushed last
             with storage_errors(self.current):
                 if not there and number is not None:
-                    point(self.current, ready)
+                    move(ready, self.current)
                 elif not there:
                     remove(self.current)
         except StorageError:
@@ -231,17 +208,12 @@ class Root:
             with contextlib.suppress(InstallError, OSError):
                 if before.answering is not None and self.read_current() != before.answering:
                     put_link(ready, f"generations/{before.answering}")
-                    point(self.current, ready)
+                    move(ready, self.current)
             raise
-
-    def drafts(self) -> list[Path]:
-        """Drafts of the root's own files that a cut left."""
-        named = (self.path / name for name in sorted(_DRAFTS))
-        return [path for path in named if path.is_symlink() or path.is_file()]
 
     def numbers(self) -> list[int]:
         """Complete generations, sorted."""
-        with reading(self.generations):
+        with storage_errors(self.generations, reads=True):
             try:
                 names = names_in(self.generations)
             except FileNotFoundError:
@@ -252,15 +224,12 @@ class Root:
         """A sentence that lists the generations and their versions."""
         texts = []
         for number in self.numbers():
-            file, version = self.generation(number) / "generation.json", ""
+            file = self.generation(number) / "generation.json"
+            texts.append(str(number))
             with contextlib.suppress(EdgekitError):
                 found: Generation = parse_record(Generation, file, read_text(file), "")
-                version = f" ({found.name} version {found.version})"
-            texts.append(f"{number}{version}")
-        *others, last = texts or ["none"]
-        if not others:
-            return "There is none" if last == "none" else f"There is generation {last}"
-        return f"There are generations {', '.join(others)} and {last}"
+                texts[-1] += f" ({found.name} version {found.version})"
+        return f"Generations: {', '.join(texts)}" if texts else "There are no generations"
 
     def record(self, number: int) -> Generation:
         """Raises InstallError (no-generation, install-root).
@@ -275,7 +244,7 @@ class Root:
         do = f"Install its bundle again; or another one, or go back: edgekit rollback --root {self.path}"
         found: Generation = parse_record(Generation, file, text, do)
         if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):
-            raise InstallError("the record is of something else", where=str(file), do=do, code="install-root")
+            raise InstallError("the record belongs to another generation", where=str(file), do=do, code="install-root")
         home = self.path.resolve()
         named = home / file.relative_to(self.path)
         if found.unsigned and (unsafe := first_unsafe(named, home.stat().st_uid, home.parent)):
@@ -283,7 +252,7 @@ class Root:
             raise InstallError(what, where=str(unsafe.where), do=unsafe.do, code="planted")
         return found
 
-    def perhaps(self, number: int | None) -> Generation | None:
+    def try_record(self, number: int | None) -> Generation | None:
         """The record, or None if it cannot be read."""
         with contextlib.suppress(InstallError):
             return None if number is None else self.record(number)
@@ -302,7 +271,7 @@ class Root:
             what = f"the bundle of generation {number} is gone"
             raise InstallError(what, where=str(path), do="Install it again", code="no-generation") from error
         except OSError as error:
-            raise unreadable(error, path) from error
+            raise storage_error(error, path, reads=True) from error
 
     def hold_current(self) -> tuple[Lease, Generation]:
         """Hold the active generation; follows a concurrent switch."""
@@ -310,7 +279,7 @@ class Root:
             number = self.read_current()
             if number is None:
                 do = "Run: edgekit install BUNDLE --root ROOT"
-                raise InstallError("nothing answers here yet", where=str(self.path), do=do, code="no-generation")
+                raise InstallError("no bundle is installed here yet", where=str(self.path), do=do, code="no-generation")
             try:
                 return self.hold(number)
             except InstallError as error:
@@ -448,11 +417,9 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
         with contextlib.suppress(RuntimeError):  # links in a circle, before Python 3.13
             found = found.resolve()
         if found.is_symlink():
-            raise InstallError("its links lead to each other", where=os.fspath(path), do=_NO_ROOT, code="install-root")
+            raise InstallError("a loop of symbolic links", where=os.fspath(path), do=_NO_ROOT, code="install-root")
         return found
     except (TypeError, ValueError) as error:
-        raise InstallError(f"no path: {error}", do=_NO_ROOT, code="install-root") from error
+        raise InstallError(f"invalid path: {error}", do=_NO_ROOT, code="install-root") from error
     except OSError as error:
-        raise InstallError(
-            f"the link leads nowhere: {error}", where=os.fspath(path), do=_NO_ROOT, code="install-root"
-        ) from error
+        raise InstallError(f"broken link: {error}", where=os.fspath(path), do=_NO_ROOT, code="install-root") from error

@@ -55,7 +55,7 @@ def alone(
                     reported = True
                     waiting()
                 if clock() >= end:
-                    what = f"another install works here, and has not ended within {wait_s:g} s"
+                    what = f"another install is still running after {wait_s:g} s"
                     raise InstallError(what, where=str(path.parent), do="Wait for it, or end it", code="install-busy")
                 threading.Event().wait(min(_LOOK_S, max(0.0, end - clock())))
             yield

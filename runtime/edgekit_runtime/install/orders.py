@@ -7,7 +7,7 @@
 Rules:
 - an order names a bundle by the SHA-256 of its whole file; it carries no key, and grants nothing. Without a URL it is
   for a bundle that the board still keeps, which is activated and not fetched;
-- every text is bounded, without control characters; names and versions, which are for people, are shortened;
+- every text is bounded, without control characters; names and versions, which only users read, are shortened;
 - a finished order never begins again: only a higher rev, or another bundle under it, is another order. A rev counts up
   to an hour ahead of this board's clock, so that one from the far future locks no later order out;
 - the root's state decides, not what was planned: after a kill the same question gives the right step;
@@ -18,19 +18,15 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from edgekit_runtime.system.errors import DownloadError, EdgekitError, StorageError, WindowError
+from edgekit_runtime.system.strict_json import compact_json
 from edgekit_runtime.telemetry.window import is_text, read_object
-
-if TYPE_CHECKING:
-    from edgekit_runtime.install.journal import Journal
-    from edgekit_runtime.install.layout import Root
 
 Phase = Literal["fetching", "trial", "committed", "rolled-back", "refused", "failed"]
 """refused: not accepted, nothing of it ran. rolled-back: self-test or trial failed. failed: not fetched or stored."""
@@ -65,7 +61,7 @@ class Order:
         value: dict[str, Any] = {"rev": self.rev, "bundle": bundle}
         if self.root:
             value["root"] = self.root
-        return json.dumps(value, separators=(",", ":")).encode()
+        return compact_json(value)
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ class OrderReport:
             value["sha256"] = self.sha256
         if self.former is not None:
             value["from"] = {"version": self.former.version[:_MOST_NAME], "sha256": self.former.sha256}
-        return json.dumps(value, separators=(",", ":")).encode()
+        return compact_json(value)
 
 
 def parse_order(payload: bytes) -> Order:
@@ -110,7 +106,7 @@ def parse_order(payload: bytes) -> Order:
     value = read_object(payload, _MOST_BYTES)
     bundle = value.get("bundle")
     if not isinstance(bundle, dict):
-        raise WindowError("shape", "'bundle' is no object")
+        raise WindowError("shape", "'bundle' is not an object")
     url = _text(bundle, "url", 2048)
     if url:
         try:
@@ -119,7 +115,7 @@ def parse_order(payload: bytes) -> Order:
         except ValueError:
             known = False
         if not known:
-            raise WindowError("shape", "'url' is no http or https URL")
+            raise WindowError("shape", "'url' is not an http or https URL")
     root = _text(value, "root", 64) if "root" in value else ""
     name, version = (_text(bundle, key, _MOST_NAME) for key in ("name", "version"))
     return Order(_rev(value), name, version, _sha256(bundle), url, root)
@@ -130,10 +126,10 @@ def parse_report(payload: bytes) -> OrderReport:
     value = read_object(payload, _MOST_BYTES)
     phase: Any = value.get("phase")
     if phase not in get_args(Phase):
-        raise WindowError("shape", "'phase' is none")
+        raise WindowError("shape", "unknown 'phase'")
     former = value.get("from")
     if former is not None and not isinstance(former, dict):
-        raise WindowError("shape", "'from' is no object")
+        raise WindowError("shape", "'from' is not an object")
     return OrderReport(
         _rev(value),
         phase,
@@ -148,14 +144,14 @@ def parse_report(payload: bytes) -> OrderReport:
 def _rev(value: Mapping[str, Any]) -> int:
     rev = value.get("rev")
     if not isinstance(rev, int) or isinstance(rev, bool) or not 1 <= rev <= _MOST_REV:
-        raise WindowError("shape", "'rev' is no whole number above 0")
+        raise WindowError("shape", "'rev' is not a positive integer")
     return rev
 
 
 def _text(value: Mapping[str, Any], name: str, most: int) -> str:
     text = value.get(name)
     if not is_text(text, most):
-        raise WindowError("shape", f"'{name}' is no text of at most {most} characters")
+        raise WindowError("shape", f"'{name}' is not a text of at most {most} characters")
     return str(text)
 
 
@@ -233,17 +229,6 @@ def next_note(note: AgentNote, order: Order | None, root: RootState, now_ms: int
         return AgentNote(last_rev=note.last_rev)
     last = max(note.last_rev, min(order.rev, now_ms + _AHEAD_MS))
     return AgentNote(order=order, former_version=root.version, former_sha256=root.current, last_rev=last)
-
-
-def standing_of(root: Root, journal: Journal) -> RootState:
-    current, trial, previous = (root.perhaps(n) for n in (journal.current, journal.on_trial, journal.previous))
-    return RootState(
-        current.object if current else "",
-        current.version if current else "",
-        trial.object if trial else "",
-        previous.object if previous else "",
-        previous.number if previous else 0,
-    )
 
 
 def decide(note: AgentNote, root: RootState) -> Step:

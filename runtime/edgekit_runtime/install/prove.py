@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_runtime.bundle.jobs import Run, ask, bundle_job
-from edgekit_runtime.install.trial import TrialCounts, judge, memory_promised, terms_of
+from edgekit_runtime.install.trial_verdict import TrialCounts, judge, memory_promised, terms_of
 from edgekit_runtime.system.children import may_start, python_module
 from edgekit_runtime.system.children import run as run_child
-from edgekit_runtime.system.errors import EdgekitError, InstallError, SelfTestError
+from edgekit_runtime.system.errors import InstallError, SelfTestError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle
@@ -101,20 +101,17 @@ def _in_child(what: What, bundle: Bundle, job: dict[str, Any], how: TrialOptions
             where=str(bundle.path),
             do="Make room for one, then install again",
         ) from error
-    if came.silent:
-        raise _failed(what, bundle, f"the {doing} did not come back within {how.silence_s:.0f} s")
-    if name := came.crashed or came.interrupted:
-        raise _failed(what, bundle, f"the {doing} ended with {name}")
+    name = came.crashed or came.interrupted
+    if came.silent or name:
+        how_it_ended = f"ended with {name}" if name else f"did not respond within {how.silence_s:.0f} s"
+        why, do = f"the {doing} {how_it_ended}", "Do not use this bundle here: another engine or version may run it"
+        if what == "selftest":
+            raise SelfTestError(why, where=str(bundle.path), do=do)
+        raise InstallError(why, where=str(bundle.path), do=do, code="trial-failed")
     if came.error is not None:
         raise came.error
     if came.result is None:
         last = came.last_words or "it said nothing"
-        raise InstallError(f"the {doing} came to no end: {last:.200}", where=str(bundle.path), do="Install it again")
+        what_happened = f"the {doing} ended without a result: {last:.200}"
+        raise InstallError(what_happened, where=str(bundle.path), do="Install it again")
     return came.result
-
-
-def _failed(what: What, bundle: Bundle, why: str) -> EdgekitError:
-    where, do = str(bundle.path), "Do not use this bundle here: another engine or version may run it"
-    if what == "selftest":
-        return SelfTestError(why, where=where, do=do)
-    return InstallError(why, where=where, do=do, code="trial-failed")

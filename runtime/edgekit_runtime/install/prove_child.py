@@ -33,8 +33,8 @@ def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
     if selftest:
         for entry in bundle.manifest.artifacts:
             if entry.role == "degraded":
-                _opened(bundle, entry.recipe, None).close()
-    with closing(_opened(bundle, job["recipe"], job["engine"], batching=selftest)) as model:
+                _open_model(bundle, entry.recipe, None).close()
+    with closing(_open_model(bundle, job["recipe"], job["engine"], batching=selftest)) as model:
         last = model.describe()
         engine = f"{last['engine']['name']} {last['engine']['version']}"
         facts = {"engine": engine, "recipe": last["recipe"]}
@@ -42,10 +42,10 @@ def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
             tested = last["selftest"]
             examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
             return {**facts, "text": f"gives its {examples}, at most {tested['worst_steps']:.3g} steps apart"}
-        return {**facts, "seen": _seen(model, bundle, job, say)}
+        return {**facts, "seen": _measure(model, bundle, job, say)}
 
 
-def _opened(bundle: Bundle, recipe: str | None, engine: str | None, *, batching: bool = True) -> Model:
+def _open_model(bundle: Bundle, recipe: str | None, engine: str | None, *, batching: bool = True) -> Model:
     """Open the bundle as an application does, without a cache.
 
     recipe: that one alone, by the defaults. batching: off in a trial, whose memory is judged: warming up tries larger
@@ -71,7 +71,7 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None, *, batching:
         raise
 
 
-def _seen(model: Model, bundle: Bundle, job: dict[str, Any], say: Say) -> dict[str, Any]:
+def _measure(model: Model, bundle: Bundle, job: dict[str, Any], say: Say) -> dict[str, Any]:
     """Run the golden inputs again and again. Milliseconds are the engine's own."""
     began = told_at = perf_counter()
     taken: list[float] = []

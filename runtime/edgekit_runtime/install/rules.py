@@ -35,7 +35,7 @@ _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "armv8l": "armv
 
 @dataclass(frozen=True)
 class BoardIdentity:
-    """profiles: this board's names, empty if unknown.
+    """profiles: this board's names, its own first; empty if unknown.
     machine: as the system names itself.
     """
 
@@ -109,7 +109,7 @@ def check_board(manifest: Manifest, board: BoardIdentity, where: str) -> None:
     if board.profiles:
         if not set(wanted) & set(board.profiles):
             raise InstallError(
-                f"it is for {', '.join(wanted)}, and this board is {', '.join(board.profiles)}",
+                f"it is for {', '.join(wanted)}, and this board is {board.profiles[0]}",
                 where=where,
                 do="Install one that was built for this board (edgekit build --profile or --compatible); if this is "
                 "another board, name it: edgekit install --profile",

@@ -19,10 +19,8 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,19 +29,20 @@ from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, EngineSetup, Kern
 from edgekit_runtime.modelfile.check import delegated_operators
 from edgekit_runtime.system.board import Cpu
 from edgekit_runtime.system.board import cpu as this_cpu
-from edgekit_runtime.system.files import read_own, write_cache
+from edgekit_runtime.system.files import read_own
+from edgekit_runtime.system.records import record, replace
+from edgekit_runtime.system.sealed import read_sealed, write_sealed
 from edgekit_runtime.system.strict_json import json_text, read_json
 
 Pin = Literal["primary"]
 MOST = 24
 """Candidates that are tried at most."""
 _WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
-FORMAT = 5
 _MOST_BYTES = 1 << 20
 How = Literal["measured", "stored", "default"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TuningOptions:
     """What the caller decided; None leaves it to the board.
 
@@ -70,7 +69,7 @@ class TuningOptions:
         return cls(delegate=os.environ.get("EDGEKIT_DELEGATE") or None) if needed else cls()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TuningCandidate:
     """One way of running the model. blob: the SHA-256 of the artifact's bytes."""
 
@@ -145,7 +144,7 @@ def untried_candidates(offer: Sequence[TuningCandidate]) -> tuple[TuningCandidat
     return tuple(one for one in offer if not one.on_gpu) or tuple(offer)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CandidateTrial:
     """One candidate's trial. What was not measured is None.
 
@@ -164,8 +163,12 @@ class CandidateTrial:
     ratio: float | None = None
     refused: dict[str, str] | None = None
 
+    @property
+    def had_turn(self) -> bool:
+        return self.p50_ms is not None or self.refused is not None
 
-@dataclass(frozen=True)
+
+@record(frozen=True)
 class TuningVerdict:
     """The chosen candidate, and why.
 
@@ -185,11 +188,6 @@ class TuningVerdict:
     kept: bool = False
     settled: bool = True
     openings: int = 1
-
-    @property
-    def measured(self) -> CandidateTrial | None:
-        """The chosen one's trial."""
-        return next((one for one in self.tried if one.candidate == self.chosen), None)
 
     def in_order(self) -> tuple[TuningCandidate, ...]:
         """The chosen one, then the others that passed, fastest first, should it not load."""
@@ -240,40 +238,16 @@ def choose_verdict(
     if not settled and rest:
         why += "; the board was busy or it was close, so a later opening measures again"
     if len(tried) == 1:
-        why = "there is no other"
+        why = "it is the only candidate"
     if first is None and champion is not None:
         why += f"; the fastest of all does not fit into {memory_mb:.0f} MB"
     return TuningVerdict(best.candidate, "measured", why, tuple(tried), settled=settled or not rest)
 
 
-@dataclass(frozen=True)
-class _VerdictRecord:
-    """The content of a verdict's file. key: the file's name."""
-
-    format: int
-    key: str
-    chosen: TuningCandidate
-    seconds: float
-    settled: bool
-    openings: int
-    tried: tuple[CandidateTrial, ...]
-
-
-def key_of(*parts: str) -> str:
-    """The name of a verdict's file.
-
-    parts: the bundle's digest, the board, the runtime, the candidates.
-    """
-    return hashlib.sha256("\0".join((str(FORMAT), *parts)).encode()).hexdigest()
-
-
 def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
     """Keep it, unless the folder is read-only or open to other users."""
-    record = _VerdictRecord(
-        FORMAT, file.stem, verdict.chosen, verdict.seconds, verdict.settled, verdict.openings, verdict.tried
-    )
     try:
-        write_cache(file, [json_text(record).encode()])
+        write_sealed(file, json_text(verdict).encode())
     except OSError:
         return replace(verdict, kept=False)
     return replace(verdict, kept=read_own(file, _MOST_BYTES) is not None)
@@ -282,14 +256,13 @@ def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
 def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None) -> TuningVerdict | None:
     """The stored verdict; None if absent, of other candidates or open to other users."""
     try:
-        record = read_json(_VerdictRecord, read_own(file, _MOST_BYTES) or b"", "the verdict", format=FORMAT)
-        passed = {one.candidate for one in record.tried if one.p50_ms is not None}
-        ours = record.key == file.stem and {one.candidate for one in record.tried} == set(offered)
-        if not ours or record.chosen not in passed:
-            return None
-        found = choose_verdict(record.tried, record.chosen, memory_mb, record.settled)
+        stored = read_json(TuningVerdict, read_sealed(file, _MOST_BYTES) or b"", "the verdict")
     except ValueError:
         return None
+    passed = {one.candidate for one in stored.tried if one.p50_ms is not None}
+    if {one.candidate for one in stored.tried} != set(offered) or stored.chosen not in passed:
+        return None
+    found = choose_verdict(stored.tried, stored.chosen, memory_mb, stored.settled)
     if found is None:
         return None
-    return replace(found, how="stored", seconds=record.seconds, kept=True, openings=record.openings)
+    return replace(found, how="stored", seconds=stored.seconds, kept=True, openings=stored.openings)

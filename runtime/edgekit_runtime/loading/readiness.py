@@ -5,10 +5,10 @@
     prepared.ready.memory_mb, prepared.verdict.why, prepared.degraded
 
 Rules:
-- ready means warm: every batch size in use has run;
+- ready means warm: the engine of every batch size in use has run;
 - a batch variant that does not pay on this board is freed;
 - no engine reads a file whose structure was not checked (`modelfile`), and this process none that no child loaded;
-- the golden examples are replayed by the very engine that will serve;
+- a golden example is replayed by the very engine that will serve, and all where they have not agreed here before;
 - a candidate that passed its trial and does not load now makes way for the next, with its reason;
 - under a memory limit the model first gives up batches and cache, and reports it, before it is refused.
 """
@@ -16,9 +16,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack
 from time import perf_counter
-from typing import Any
+from typing import Any, TypedDict
 
 from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.bundle.reader import Bundle
@@ -33,6 +33,7 @@ from edgekit_runtime.modelfile.check import DELEGATED, check_artifact, delegated
 from edgekit_runtime.system.board import homeless, resident_mb
 from edgekit_runtime.system.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
 from edgekit_runtime.system.memory import Claim, MemoryBudget, Need, megabytes, room_here
+from edgekit_runtime.system.records import asdict, field, record, replace
 
 PROCESS_MB = 40.0
 """The least memory of a process before it loads a model: Python, NumPy, an engine's library."""
@@ -40,7 +41,7 @@ _ESTIMATE = 3.0
 """Memory of a loaded artifact by its bytes, unmeasured: file, packed weights, activations."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Preparation:
     """Options of `prepare`.
 
@@ -62,7 +63,7 @@ class Preparation:
     tuning: Tuner | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Ready:
     """Milliseconds, and MB (1e6 bytes).
 
@@ -86,7 +87,18 @@ class Ready:
         return {name: None if value is None else round(value, 3) for name, value in asdict(self).items()}
 
 
-@dataclass(frozen=True)
+class ReadinessDescription(TypedDict):
+    """batches: items -> milliseconds of a run."""
+
+    tuning: dict[str, Any]
+    batches: dict[int, float]
+    ready: dict[str, float | None]
+    degraded: list[str]
+    notes: list[str]
+    isolated: bool
+
+
+@record(frozen=True)
 class PreparedEngine:
     """An engine that is ready to answer.
 
@@ -115,7 +127,7 @@ class PreparedEngine:
         """What the model does without for lack of memory."""
         return self.claim.degraded
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ReadinessDescription:
         """For `Model.describe()`."""
         return {
             "tuning": self.verdict.describe(),
@@ -143,19 +155,18 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> PreparedEngine:
     chosen_at = perf_counter()
     before = resident_mb() if not how.isolate else 0.0
     loaded = _load_first(bundle, verdict, how)
-    try:
+    with ExitStack() as undo:
+        undo.callback(loaded.close)
         loaded_at = perf_counter()
         offer = batches_offered(bundle, loaded.entry) if how.batching else {}
-        if not shares_one_engine(loaded.entry):
+        if not shares_one_engine(loaded.entry, offer):
             offer = {size: offer[size] for size in loaded.claim.grant.batches}
         warm = warm_up(bundle, loaded.entry, loaded.single, offer, loaded.load)
         own = getattr(loaded.single, "host", None)  # the process that holds the engine
         after = resident_mb() if own is None else own.resident_mb
         added = None if before is None or after is None else max(0.0, after - before)
         loaded.claim.settle(after if how.isolate else loaded.claimed_mb(len(warm.engine.sizes)))
-    except BaseException:
-        loaded.close()
-        raise
+        undo.pop_all()
     ready = Ready(
         choose_ms=(chosen_at - begun) * 1e3,
         load_ms=(loaded_at - chosen_at) * 1e3,
@@ -176,7 +187,7 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> PreparedEngine:
     )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _LoadedEngine:
     """The engine for single items, and how to load its variants."""
 
@@ -189,9 +200,8 @@ class _LoadedEngine:
 
     def claimed_mb(self, sizes: int) -> float:
         """The claim, less the variants that were given up. sizes: those left, the single one too."""
-        if shares_one_engine(self.entry):
-            return self.claim.loaded_mb
-        return self.claim.loaded_mb / (1 + len(self.claim.grant.batches)) * sizes
+        variants = len(self.claim.grant.batches)
+        return self.claim.loaded_mb / (1 + variants) * (sizes if variants else 1)
 
     def close(self) -> None:
         self.single.close()
@@ -207,10 +217,10 @@ def _load_first(bundle: Bundle, verdict: TuningVerdict, how: Preparation) -> _Lo
     for place, candidate in enumerate(order):
         try:
             return _load(bundle, candidate, verdict, how, tuple(notes))
-        except (EngineError, SelfTestError) as error:
+        except (EngineError, SelfTestError, MemoryExceeded) as error:
             another = any(one.delegate is None for one in order[place + 1 :])
             may_pass = candidate.delegate is not None or candidate.on_gpu or verdict.how != "default"
-            if not (another and may_pass) or (isinstance(error, SelfTestError) and not candidate.on_gpu):
+            if not (another and may_pass) or not (isinstance(error, EngineError) or candidate.on_gpu):
                 raise
             notes.append(f"{candidate.label} does not load: {error}")
     raise AssertionError("there is always a candidate")
@@ -221,20 +231,15 @@ def _load(
 ) -> _LoadedEngine:
     entry = next(one for one in bundle.manifest.artifacts if one.blob == candidate.blob)
     claim = _claim(bundle, candidate, entry, verdict, how)
-    try:
-        check_artifact(bundle, entry)
+    with ExitStack() as undo:
+        undo.callback(claim.release)
         if verdict.how == "default":  # else its trial was the child that loaded it first
             first_open(bundle, entry, expected_info(candidate.engine, candidate.setup))
         load = _loader(bundle, candidate, how)
         single = load(entry, 1)
-        try:
-            check_fits(bundle, entry, single)
-        except BaseException:
-            single.close()
-            raise
-    except BaseException:
-        claim.release()
-        raise
+        undo.callback(single.close)
+        check_fits(bundle, entry, single)
+        undo.pop_all()
     return _LoadedEngine(candidate, entry, single, load, claim, notes)
 
 
@@ -267,7 +272,7 @@ def _claim(
     offer = batches_offered(bundle, entry) if how.batching else {}
     if how.isolate:
         model_mb += PROCESS_MB
-    need = Need(model_mb, {} if shares_one_engine(entry) else dict.fromkeys(offer, model_mb), how.cache_mb)
+    need = Need(model_mb, {} if shares_one_engine(entry, offer) else dict.fromkeys(offer, model_mb), how.cache_mb)
     name = f"{bundle.manifest.name} ({bundle.path.name})"
     return (how.memory or room_here()).claim(name, need)
 
@@ -281,7 +286,7 @@ def _tuning(bundle: Bundle, how: Preparation) -> Tuner:
     if left is not None and how.isolate:
         if left <= PROCESS_MB:
             raise MemoryExceeded(
-                f"a process of its own takes {megabytes(PROCESS_MB)} MB before it loads anything, and "
+                f"an isolated process takes {megabytes(PROCESS_MB)} MB before loading anything, and "
                 f"{megabytes(max(0.0, left))} MB are left",
                 where=f"{bundle.manifest.name} ({bundle.path.name})",
                 do="Allow more, close another model, or open it with isolate=False",
@@ -300,15 +305,15 @@ def _check_runnable(bundle: Bundle, wanted: TuningOptions) -> None:
     own = delegated_operators(primary.ops)
     if own and wanted.delegate is None:
         raise EngineError(
-            f"{primary.recipe} has the operator {own[0]}, which only a delegate runs, and no delegate was named",
+            f"{primary.recipe} has the operator {own[0]}, which only a delegate can run, and none was given",
             where=str(bundle.path),
-            do=f'Pass delegate="{DELEGATED[own[0]]}" or set EDGEKIT_DELEGATE, where the accelerator is installed',
+            do=f'Pass delegate="{DELEGATED[own[0]]}" or set EDGEKIT_DELEGATE, on a machine with the accelerator',
         )
     roles = ("primary",) if wanted.pin == "primary" else ("primary", "alternate")
     formats = {one.format for one in bundle.manifest.artifacts if one.role in roles}
     kinds = [kind for name, kind in ENGINES.items() if wanted.engine is None or wanted.takes(name)]
     if formats.isdisjoint(form for kind in kinds for form in kind.formats):
-        do = f"It holds {primary.recipe}" + (", to which the pin holds it" if wanted.pin == "primary" else "")
+        do = f"It holds {primary.recipe}" + (", which pin selects" if wanted.pin == "primary" else "")
         on = "a GPU" if wanted.engine == ANY_GPU else wanted.engine
         unfit = BundleError(f"nothing in it runs on {on}", where=str(bundle.path), do=do)
         unfit.of_the_caller = True

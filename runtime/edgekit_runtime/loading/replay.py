@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from edgekit_runtime.contract.adapt import Adapter, Carry, Finisher, dequantize
 from edgekit_runtime.contract.spec import Contract, TensorSpec
 from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.system.errors import SelfTestError
+from edgekit_runtime.system.records import record
 
 
 class Stepper:
@@ -76,9 +76,9 @@ ELSEWHERE_COSINE = 0.95
 """Least cosine of the answers of two precisions of one model, on two machines."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SelfTest:
-    """examples: golden pairs replayed.
+    """examples: golden pairs that agreed, now or when this engine was opened here before.
     same_engine: this engine and version made them.
     worst_steps: the largest difference, in quantization steps (or 1e-4 of the largest value, for float outputs).
     worst_cosine: the least similarity of an output with its golden one.
@@ -90,7 +90,7 @@ class SelfTest:
     worst_cosine: float
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OutputComparison:
     """One output of one golden example, compared with its golden one.
 
@@ -135,7 +135,7 @@ def replay(
                 f"{one.cosine:.4f}{'' if one.same_best else ', another best class'}); it was made by {one.made_by}, "
                 f"this is {engine.info.name} {engine.info.version}",
                 where=str(bundle.path),
-                do="Do not use this bundle here: build it for this runtime, or install the engine it was made with",
+                do="Do not use this bundle here: build it for this runtime, or install the engine it was built with",
             )
             apart.steps, apart.cosine = one.steps, one.cosine
             raise apart
@@ -163,12 +163,12 @@ def compare_goldens(
         answer = next((a for a in golden.answers if a.recipe == entry.recipe), None)
         if answer is None:
             continue
-        got = _answered(stepper, bundle.golden_items(golden), golden.steps)
+        got = _run_item(stepper, bundle.golden_items(golden), golden.steps)
         same_engine = exact and _is_same_engine(answer, engine.info)
         for tensor in entry.outputs:
             if tensor.name not in answer.outputs:
                 continue
-            here, wanted = got[tensor.name], _output(bundle, answer, tensor, golden.steps)
+            here, wanted = got[tensor.name], _golden_output(bundle, answer, tensor, golden.steps)
             steps, cosine = _difference(here, wanted, tensor)
             classifier = contract.task == "classification" and tensor.name == contract.outputs[0].name
             same_best = golden.steps is not None or not classifier or _best(here) == _best(wanted)
@@ -201,14 +201,14 @@ def check_same_bits(bundle: Bundle, entry: ArtifactEntry, engine: Engine, exact:
     """Raise SelfTestError for a golden input on which the engines' answers differ in any bit."""
     steppers = [Stepper(bundle.manifest.contract, entry.inputs, entry.outputs, one) for one in (engine, exact)]
     for number, golden in enumerate(bundle.manifest.golden):
-        ours, theirs = (_answered(stepper, bundle.golden_items(golden), golden.steps) for stepper in steppers)
+        ours, theirs = (_run_item(stepper, bundle.golden_items(golden), golden.steps) for stepper in steppers)
         for name, values in ours.items():
             if values.tobytes() != theirs[name].tobytes():
                 raise SelfTestError(
                     f"its 8-bit sums saturate: '{name}' of golden example {number} differs from what exact "
                     f"arithmetic gives",
                     where=str(bundle.path),
-                    do="Nothing: exact arithmetic is used",
+                    do="Nothing to do: exact arithmetic is used",
                 )
     for stepper in steppers:
         stepper.reset()
@@ -231,7 +231,7 @@ def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: in
         for tensor in entry.outputs:
             if tensor.name not in answer.outputs:
                 continue
-            wanted = _output(bundle, answer, tensor, None)
+            wanted = _golden_output(bundle, answer, tensor, None)
             steps, cosine = _difference(got[tensor.name], wanted, tensor)
             near = steps <= answer.tolerance.steps
             if not (near if _is_same_engine(answer, engine.info) else cosine >= answer.tolerance.cosine):
@@ -243,7 +243,31 @@ def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: in
                 )
 
 
-@dataclass(frozen=True)
+def check_same_rows(bundle: Bundle, entry: ArtifactEntry, single: Engine, engine: Engine, batch: int) -> None:
+    """Check to the bit that each of `batch` items, golden and random, gets what it gets alone.
+
+    In two orders. Answers that are all alike prove nothing. Raises SelfTestError.
+    """
+    random, contract, goldens = np.random.default_rng(batch), bundle.manifest.contract, bundle.manifest.golden
+    adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
+    items = [bundle.golden_items(goldens[row // 2 % len(goldens)]) for row in range(batch)]
+    tensors = [[adapt(item[name]) for name, adapt in adapters] for item in items]
+    tensors[1::2] = [[_random_like(random, tensor) for tensor in item] for item in tensors[1::2]]
+    alone = [[output.tobytes() for output in single.run(item)] for item in tensors]
+    for order in (range(batch), random.permutation(batch)):
+        outputs = engine.run([np.concatenate(column) for column in zip(*(tensors[n] for n in order), strict=True)])
+        for output, wanted in zip(outputs, zip(*(alone[n] for n in order), strict=True), strict=True):
+            if len(set(wanted)) == 1 or tuple(row.tobytes() for row in output) != wanted:
+                raise SelfTestError("its rows differ from what each item gets alone, or are all alike")
+
+
+def _random_like(random: np.random.Generator, tensor: NDArray[Any]) -> NDArray[Any]:
+    if tensor.itemsize == 1:
+        return random.integers(0, 256, tensor.shape, np.uint8).view(tensor.dtype)
+    return random.normal(tensor.mean(), tensor.std() + 1, tensor.shape).astype(tensor.dtype)
+
+
+@record(frozen=True)
 class ReplayExample:
     """A golden example for another machine.
 
@@ -263,7 +287,7 @@ def clearest_example(bundle: Bundle) -> ReplayExample:
         answers = []
         for answer in golden.answers:
             tensors = [one for one in bundle.artifact(answer.recipe).outputs if one.name in answer.outputs]
-            answers.append({tensor.name: _output(bundle, answer, tensor, None) for tensor in tensors})
+            answers.append({tensor.name: _golden_output(bundle, answer, tensor, None) for tensor in tensors})
         found.append((golden, answers))
     place = 0
     if manifest.contract.task == "classification":
@@ -297,7 +321,7 @@ def _is_same_engine(answer: GoldenOutputs, info: EngineInfo) -> bool:
     return (answer.engine, answer.engine_version, None) == (info.name, info.version, info.delegate)
 
 
-def _answered(stepper: Stepper, items: Mapping[str, NDArray[Any]], frames: int | None) -> dict[str, NDArray[Any]]:
+def _run_item(stepper: Stepper, items: Mapping[str, NDArray[Any]], frames: int | None) -> dict[str, NDArray[Any]]:
     """One item's outputs by name; of a sequence all frames', [frames, ...]."""
     stepper.reset()
     if frames is None:
@@ -310,7 +334,7 @@ def _best(scores: NDArray[Any]) -> int:
     return int(np.argmax(scores))
 
 
-def _output(bundle: Bundle, answer: GoldenOutputs, tensor: TensorSpec, frames: int | None) -> NDArray[Any]:
+def _golden_output(bundle: Bundle, answer: GoldenOutputs, tensor: TensorSpec, frames: int | None) -> NDArray[Any]:
     shape = tensor.shape[1:] if frames is None else (frames, *tensor.shape[1:])
     raw = np.frombuffer(bundle.blob(answer.outputs[tensor.name]), tensor.dtype).reshape(shape)
     return dequantize(raw, tensor, np.dtype(np.float32))

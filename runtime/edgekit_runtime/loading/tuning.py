@@ -9,8 +9,9 @@ Rules:
 - only a candidate that gives the golden answers may win; one that crashes or hangs costs its child alone;
 - a candidate whose child was ended from outside is tried again, then left out of this opening, whose result is not
   kept;
-- a measurement on a busy board, or a close one, is repeated by an opening ten minutes later or more, up to OPENINGS
-  times; so is an old one, or one dated in the future, by which nothing fits into the memory;
+- a measurement on a busy board, a close one, or one that left candidates untried is repeated by an opening ten minutes
+  later or more, up to OPENINGS times: the chosen one first, then the untried. So is an old one, or one dated in the
+  future, by which nothing fits into the memory;
 - a verdict counts if no other user could write it (`files.read_own`); one that cannot be kept is logged once
   a process and says so in `why`;
 - of two processes that open at once the second waits and reads the first one's verdict.
@@ -29,7 +30,7 @@ from typing import Any
 
 from edgekit_runtime.bundle.jobs import Run, ask, bundle_job
 from edgekit_runtime.bundle.reader import Bundle
-from edgekit_runtime.engines.built import BUILD_S
+from edgekit_runtime.engines.gpu_engine_cache import BUILD_S
 from edgekit_runtime.engines.registry import available, version_of
 from edgekit_runtime.loading.candidates import (
     CandidateTrial,
@@ -38,7 +39,6 @@ from edgekit_runtime.loading.candidates import (
     TuningVerdict,
     candidates,
     choose_verdict,
-    key_of,
     read,
     store,
     untried_candidates,
@@ -55,6 +55,8 @@ from edgekit_runtime.system.errors import (
 )
 from edgekit_runtime.system.files import first_unsafe, in_turn
 from edgekit_runtime.system.memory import megabytes
+from edgekit_runtime.system.records import record
+from edgekit_runtime.system.sealed import name_of
 
 BOUND_S = 5.0
 """Seconds of measuring, unless EDGEKIT_TUNE sets them."""
@@ -63,6 +65,8 @@ GRACE_S = 60.0
 _REFUSES_S = 600.0
 """Age in seconds from which an unsettled or refusing measurement is repeated."""
 OPENINGS = 3
+_FORMAT = "7"
+"""Of the file of verdicts."""
 _LOG = logging.getLogger("edgekit_runtime.loading")
 _SAID: set[Path] = set()
 _CHANCES = 2
@@ -70,7 +74,7 @@ _CHANCES = 2
 _MOST_CHILDREN = 8
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Tuner:
     """bound_s: seconds for measuring; 0 takes the default.
     memory_mb: memory that the model may take, None for no limit.
@@ -92,7 +96,7 @@ class Tuner:
         except ValueError:
             seconds = -1.0
         if not 0 <= seconds < 3600:
-            raise EngineError(f"'{text}' is neither off nor a number of seconds", where="EDGEKIT_TUNE", do="Unset it")
+            raise EngineError(f"'{text}' is neither 'off' nor a number of seconds", where="EDGEKIT_TUNE", do="Unset it")
         return cls(seconds, memory_mb)
 
 
@@ -112,26 +116,26 @@ def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> 
     if tuning.bound_s <= 0:
         return _default(offer, "EDGEKIT_TUNE=off")
     if not may_start():
-        return _default(offer, "no child process can be started here")
+        return _default(offer, "child processes cannot be started here")
     folder = (tuning.folder or state_dir()) / "tuning"
-    runtime = version_of("edgekit-deploy") or "unknown"
-    labels = [candidate.label + candidate.blob for candidate in offer]
+    parts = [_FORMAT, bundle.digest, fingerprint(), version_of("edgekit-deploy") or "unknown"]
+    parts += [candidate.label + candidate.blob for candidate in offer]
     if any(one.on_gpu for one in offer):
         from edgekit_runtime.engines.cuda import identity
 
-        labels.append(identity())
-    file = folder / f"{key_of(bundle.digest, fingerprint(), runtime, *labels)}.json"
-    if (known := _known(bundle, offer, tuning, file)) is not None:
+        parts.append(identity())
+    file = folder / f"{name_of(*parts)}.json"
+    if (known := _read_verdict(bundle, offer, tuning, file)) is not None:
         return known
     with in_turn(folder, tuning.bound_s + _grace_s(offer)):
-        return _known(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
+        return _read_verdict(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
 
 
 def _default(offer: Sequence[TuningCandidate], why: str) -> TuningVerdict:
-    return TuningVerdict(untried_candidates(offer)[0], "default", f"nothing was measured: {why}")
+    return TuningVerdict(untried_candidates(offer)[0], "default", f"not measured: {why}")
 
 
-def _unkept(verdict: TuningVerdict, offer: Sequence[TuningCandidate], file: Path) -> TuningVerdict:
+def _explain_unkept(verdict: TuningVerdict, offer: Sequence[TuningCandidate], file: Path) -> TuningVerdict:
     """The verdict with the reason why it was not kept, which is logged once per folder."""
     unsafe = first_unsafe(file)
     why = f"{unsafe.where}: {unsafe.what}" if unsafe else f"{file.parent} cannot be written"
@@ -140,13 +144,13 @@ def _unkept(verdict: TuningVerdict, offer: Sequence[TuningCandidate], file: Path
         several = len({one.blob for one in offer}) > 1
         same = "pass pin='primary' to run the same artifact each time, " if several else ""
         _LOG.warning(
-            "each start measures for seconds and may choose another way to run the model: the choice is not kept (%s). "
-            "Name a folder that lasts with EDGEKIT_STATE_DIR, %sor set EDGEKIT_TUNE=off", why, same,
+            "each start measures for seconds and may choose differently: the choice cannot be stored (%s). "
+            "Set EDGEKIT_STATE_DIR to a lasting folder, %sor set EDGEKIT_TUNE=off", why, same,
         )  # fmt: skip
-    return replace(verdict, why=f"{verdict.why}; not kept, so each start measures: {why}")
+    return replace(verdict, why=f"{verdict.why}; not stored, so each start measures: {why}")
 
 
-def _known(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
+def _read_verdict(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
     """The stored verdict; None if it must be measured.
 
     Raises MemoryExceeded if nothing fits by a recent measurement.
@@ -163,34 +167,37 @@ def _known(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file
     if not 0 <= age_s < _REFUSES_S:
         return None
     if fitting is None:
-        raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
+        raise _refusal(bundle, everything.tried, tuning.memory_mb)
     return fitting
 
 
 def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict:
-    before, found = read(file, offer, None), _TrialResults(list(offer))
+    before = read(file, offer, None)
+    found = _TrialResults(list(offer), {one.candidate: one for one in before.tried if one.had_turn} if before else {})
     busy, started = _is_busy(), time.monotonic()
+    chosen_before = before.chosen if before else None
+    order = sorted(range(len(offer)), key=lambda n: (offer[n] != chosen_before, offer[n] in found.before))
     for _ in range(_MOST_CHILDREN):
-        left = [number for number in range(len(offer)) if number not in found.refused]
+        left = [number for number in order if number not in found.refused]
         bound_s = max(1.0, tuning.bound_s - (time.monotonic() - started))
-        if not left or not _child(bundle, left, found, bound_s, tuning.run):
+        if not left or not _run_trial(bundle, left, found, bound_s, tuning.run):
             break
     tried = found.tried()
     if not any(one.p50_ms is not None or one.refused for one in tried):
-        return _default(offer, "the child process came to nothing")
+        return _default(offer, "the child process measured nothing")
     champion = offer[found.champion] if found.champion is not None else None
     seconds = time.monotonic() - started
     openings = 1 if before is None else before.openings + 1
-    settled = (found.settled and not busy) or openings >= OPENINGS
+    settled = (found.settled and not busy and all(one.had_turn for one in tried)) or openings >= OPENINGS
     everything = (
         choose_verdict(tried, champion, None, settled) if champion is not None and not found.interrupted else None
     )
     kept = everything is not None and store(file, replace(everything, seconds=seconds, openings=openings)).kept
     verdict = choose_verdict(tried, champion, tuning.memory_mb, settled)
     if verdict is None:
-        raise _nothing_passed(bundle, tried, tuning.memory_mb)
+        raise _refusal(bundle, tried, tuning.memory_mb)
     verdict = replace(verdict, seconds=seconds, kept=kept, openings=openings)
-    return verdict if kept or everything is None else _unkept(verdict, offer, file)
+    return verdict if kept or everything is None else _explain_unkept(verdict, offer, file)
 
 
 def _is_busy() -> bool:
@@ -206,6 +213,8 @@ class _TrialResults:
     """Reports of the children so far, by the candidate's number in the whole offer."""
 
     offer: list[TuningCandidate]
+    before: dict[TuningCandidate, CandidateTrial]
+    """What an earlier opening found; it holds for those that have no turn now."""
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, dict[str, str]] = field(default_factory=dict)
     champion: int | None = None
@@ -215,10 +224,15 @@ class _TrialResults:
 
     def tried(self) -> tuple[CandidateTrial, ...]:
         facts = {**self.facts, **{number: {"refused": error} for number, error in self.refused.items()}}
-        return tuple(CandidateTrial(candidate, **facts.get(number, {})) for number, candidate in enumerate(self.offer))
+        return tuple(
+            CandidateTrial(candidate, **facts[number])
+            if number in facts
+            else self.before.get(candidate, CandidateTrial(candidate))
+            for number, candidate in enumerate(self.offer)
+        )
 
 
-def _child(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s: float, run: Run) -> bool:
+def _run_trial(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s: float, run: Run) -> bool:
     """Try these candidates in a child. True if it died of one, so that another should continue."""
     offer = [found.offer[number] for number in numbers]
     job = {**bundle_job(bundle), "candidates": [asdict(one) for one in offer], "bound_s": bound_s}
@@ -229,10 +243,10 @@ def _child(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s
         return False
     died = f"crashed with {came.crashed}" if came.crashed else ""
     if came.silent:
-        died = f"did not come back within {silence_s:.0f} s"
+        died = f"did not respond within {silence_s:.0f} s"
     blame = _listen(came.facts, numbers, found)
     if came.interrupted:
-        return _spared(bundle, blame, found, came.interrupted)
+        return _count_interruption(bundle, blame, found, came.interrupted)
     if died and blame is not None:
         candidate = found.offer[blame]
         found.facts.pop(blame, None)
@@ -245,7 +259,7 @@ def _grace_s(offer: Sequence[TuningCandidate]) -> float:
     return GRACE_S + (BUILD_S if any(one.on_gpu for one in offer) else 0.0)
 
 
-def _spared(bundle: Bundle, number: int | None, found: _TrialResults, ended: str) -> bool:
+def _count_interruption(bundle: Bundle, number: int | None, found: _TrialResults, ended: str) -> bool:
     """The child was ended from outside: retry, or leave this candidate out. True to continue.
 
     number: None before its first candidate.
@@ -256,9 +270,9 @@ def _spared(bundle: Bundle, number: int | None, found: _TrialResults, ended: str
             return False
         found.facts.pop(number, None)
         found.refused[number] = EngineError(
-            f"its trial was ended by {ended} {_CHANCES} times",
+            f"its trial was killed by {ended} {_CHANCES} times",
             where=str(bundle.path),
-            do="Open it again; an unexpected SIGKILL is the system's, short of memory",
+            do="Open it again; the system sends SIGKILL when it runs out of memory",
         ).as_json()
     return True
 
@@ -283,7 +297,7 @@ def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _Tri
     return busy
 
 
-def _nothing_passed(bundle: Bundle, tried: Sequence[CandidateTrial], memory_mb: float | None) -> EdgekitError:
+def _refusal(bundle: Bundle, tried: Sequence[CandidateTrial], memory_mb: float | None) -> EdgekitError:
     """The error: too large, or the reason against the bundle's own choice, without a delegate."""
     passed = [one.memory_mb or 0.0 for one in tried if one.p50_ms is not None]
     if passed and memory_mb is not None:

@@ -42,7 +42,8 @@ from edgekit_runtime.loading.replay import check_same_bits, replay
 from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.system.board import private_mb
 from edgekit_runtime.system.children import limit_this_process
-from edgekit_runtime.system.errors import EdgekitError, EngineError
+from edgekit_runtime.system.errors import EdgekitError
+from edgekit_runtime.system.memory import scarce
 
 ROUNDS = 7
 LEAST_GAIN = 0.05
@@ -93,7 +94,7 @@ class Race:
     def __init__(self, candidates: int, bound_s: float) -> None:
         self._waiting = deque(range(candidates))
         self._bound_s = bound_s
-        self._block_s = min(0.1, max(0.002, bound_s / max(1, candidates) / (2 * ROUNDS) / 2))
+        self._block_s = min(0.02, max(0.002, bound_s / max(1, candidates) / (2 * ROUNDS) / 2))
         self._challenger: int | None = None
         self._ratios: list[float] = []
         self._leaving: deque[int] = deque()
@@ -250,10 +251,9 @@ class Trial:
         self._say({"enter": number})
         champion = None if race.champion is None else statistics.median(self._times[race.champion])
         try:
-            runner, facts = self._load(number, champion)
-        except (MemoryError, EdgekitError) as error:
-            if isinstance(error, MemoryError):
-                error = EngineError("it takes more memory than a model of its size may", where=str(self._bundle.path))
+            with scarce(self._bundle.path):
+                runner, facts = self._load(number, champion)
+        except EdgekitError as error:
             self._say({"refused": number, "error": error.as_json()})
             return
         self._loaded[number] = runner
@@ -276,33 +276,28 @@ class Trial:
         _give_back()
         before, start = private_mb(), perf_counter()
         engine = load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), setup)
-        loaded = perf_counter()
-        if candidate.on_gpu:
-            self._excuse(entered)
-            entered = self._clock()
-        recording = _EarlyStopEngine(engine, champion_s, lambda: self._say({"ran": number}))
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(engine.close)
+            loaded = perf_counter()
+            if candidate.on_gpu:
+                self._excuse(entered)
+                entered = self._clock()
+            recording = _EarlyStopEngine(engine, champion_s, lambda: self._say({"ran": number}))
             replay(self._bundle, entry, recording, lambda: self._clock() > self._end)
-        except BaseException:
-            engine.close()
-            raise
-        if candidate.on_gpu:  # at its first runs a library compiles
-            self._excuse(entered)
-        runner = _Runner(engine, recording.given)
-        if self._clock() > self._end:
-            p50_s = recording.last_s
-            runner.seconds.append(p50_s)
-        else:
-            p50_s = runner.block(0.005)
-        after = private_mb()
-        if engine.info.arithmetic != "exact":
-            exact = replace(setup, kernels="default")  # all golden inputs, however little time is left
-            try:
+            if candidate.on_gpu:  # at its first runs a library compiles
+                self._excuse(entered)
+            runner = _Runner(engine, recording.given)
+            if self._clock() > self._end:
+                p50_s = recording.last_s
+                runner.seconds.append(p50_s)
+            else:
+                p50_s = runner.block(0.005)
+            after = private_mb()
+            if engine.info.arithmetic != "exact":
+                exact = replace(setup, kernels="default")  # all golden inputs, however little time is left
                 with load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), exact) as reference:
                     check_same_bits(self._bundle, entry, engine, reference)
-            except BaseException:
-                engine.close()
-                raise
+            undo.pop_all()
         held = sum(one.bytes for one in self._bundle.manifest.artifacts) / 1e6  # a bundle that is open is in memory
         memory = None if before is None or after is None else max(after - before, 0.0) + held
         return runner, {

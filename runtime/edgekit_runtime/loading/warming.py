@@ -4,20 +4,20 @@
     warm.engine.sizes           # (1, 4): a batch of 8 took no less than two of 4, and was freed again
 
 Rules:
-- the golden examples are replayed and every batch size in use has run several times; if all examples agreed here
-  before, a slow model stops after REPLAY_BOUND_S;
+- the golden examples are replayed, and the engine of each batch size in use has run. If all agreed here before, one is
+  enough, and what that opening measured holds, unless this one is faster: then others slowed that one;
 - a batch must give each item the answer it gets alone; a size that does not is dropped with its reason;
 - a file with a free batch axis has one engine for all sizes, and a batch's time includes the change of size; a small
   TFLite file has an interpreter for each;
-- a size pays if its run takes less than the best smaller runs of the same items, by more than the noise; the fastest of
-  a few runs counts;
+- so has a TFLite file for one item whose operators work row by row, if its rows then keep their bits;
+- a size pays if its run takes less than the best smaller runs of the same items, by more than the noise; than single
+  runs, if it takes no memory. The fastest of a few runs counts;
 - after two sizes in a row that do not pay, or beyond the bound, larger ones are not tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -28,20 +28,28 @@ from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.engines.registry import Engine
 from edgekit_runtime.engines.variants import BatchEngine, RecordingEngine, least_time
-from edgekit_runtime.loading.replay import SelfTest, replay, replay_batch
-from edgekit_runtime.loading.selftest import passed_before, remember
+from edgekit_runtime.loading.replay import SelfTest, check_same_rows, replay, replay_batch
+from edgekit_runtime.loading.selftest import KeptTest, last_verdict, remember
+from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.system.errors import EdgekitError
+from edgekit_runtime.system.records import asdict, record, replace
 
 BATCHES = (2, 4, 8, 16, 32)
 """Batch sizes that are tried with a free batch axis."""
+_ROWS = "FULLY_CONNECTED QUANTIZE DEQUANTIZE RELU RELU6 LEAKY_RELU ELU GELU LOGISTIC TANH HARD_SWISH SOFTMAX"
+ROW_BY_ROW = frozenset(_ROWS.split(" "))
+"""TFLite operators without a batch axis in a constant. A batch pays where its rows share the reading of weights."""
+RESIZED_BYTES = 8_000_000
+"""What the activations of a batch may take in a file for one item."""
+BRIEF_S = 10e-6
+"""A hand-off takes about as long: no batch of a file for one item is tried below."""
 LEAST_GAIN = 0.05
 """A batch pays if it takes this share less time than the same items in smaller runs."""
 BOUND_S = 2.0
 """Seconds for finding out which batch sizes pay."""
 OWN_BELOW_BYTES = 1_000_000
 """TFLite files up to this size get an interpreter for each batch size."""
-REPLAY_BOUND_S = 2.0
-"""Seconds for replaying examples that all agreed here before."""
+_LONGEST_S = 3600.0
 _RUNS, _RUNS_S = 5, 0.06
 """A size is timed by so many runs, and as many more as begin within so many seconds."""
 _PATIENCE = 2
@@ -50,7 +58,7 @@ Load = Callable[[ArtifactEntry, int], Engine]
 """Loads an artifact for batches of a size."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Warm:
     """first_ms: the very first inference.
     notes: which batch sizes were given up, and why.
@@ -73,13 +81,17 @@ def batches_offered(bundle: Bundle, entry: ArtifactEntry) -> dict[int, ArtifactE
         sizes = {tensor.shape[0] for tensor in (*one.inputs, *one.outputs)}
         if one.role == "batch" and one.recipe == entry.recipe and len(sizes) == 1 and min(sizes) > 1:
             offer[min(sizes)] = one
+    one_item = all(tensor.shape[0] == 1 and -1 not in tensor.shape for tensor in (*entry.inputs, *entry.outputs))
+    if not offer and one_item and entry.format == "tflite" and ROW_BY_ROW.issuperset(entry.ops or ("unknown",)):
+        item_bytes = 2 * check_artifact(bundle, entry).largest_tensor_bytes  # of a layer: what it reads and writes
+        return dict.fromkeys([size for size in BATCHES if size * item_bytes <= RESIZED_BYTES], entry)
     return dict(sorted(offer.items()))
 
 
-def shares_one_engine(entry: ArtifactEntry) -> bool:
+def shares_one_engine(entry: ArtifactEntry, offer: Mapping[int, ArtifactEntry]) -> bool:
     """Whether batches run on the single-item engine, so that no variant takes memory."""
-    free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
-    return free and (entry.format == "onnx" or entry.bytes > OWN_BELOW_BYTES)
+    own = entry.format != "onnx" and entry.bytes <= OWN_BELOW_BYTES
+    return not own and all(one is entry for one in offer.values())
 
 
 def warm_up(
@@ -91,92 +103,95 @@ def warm_up(
     `single` belongs to the result; the variants that are not used are closed.
     """
     recording = RecordingEngine(single)
-    begun = perf_counter()
-    proved = passed_before(bundle, entry, single.info)
-    tested = replay(bundle, entry, recording, (lambda: perf_counter() - begun > REPLAY_BOUND_S) if proved else None)
-    if not proved and perf_counter() - begun > REPLAY_BOUND_S:
-        remember(bundle, entry, single.info, tested)
-    slow = recording.last_s > (BOUND_S / 10 if recording.runs > 1 else REPLAY_BOUND_S)
-    seconds = {1: recording.last_s if slow else _seconds(lambda: single.run(recording.given))}
+    kept = last_verdict(bundle, entry, single.info)
+    tested = replay(bundle, entry, recording, None if kept is None else lambda: True)
+    tested = tested if kept is None else replace(tested, examples=kept.examples)
+    known = _known(kept, offer, recording.last_s)
+    if known:
+        seconds = {1: known[1]}
+    else:
+        slow = recording.last_s > BOUND_S / (10 if recording.runs > 1 else 1)
+        seconds = {1: recording.last_s if slow else _seconds(lambda: single.run(recording.given))}
     if bundle.manifest.contract.state == "internal":
         single.reset()
-    shared = shares_one_engine(entry) and all(one is entry for one in offer.values())
-    trying = _BatchTrials(bundle, single, recording.given, seconds, shared)
+    shared, free, tried = shares_one_engine(entry, offer), entry.inputs[0].free_batch, tuple(offer)
+    if seconds[1] < BRIEF_S and not free and entry in offer.values():
+        offer = {}
+    engines: dict[int, Engine] = {1: single}
+    notes: list[str] = []
+    disappointed, end = 0, perf_counter() + BOUND_S
     for size, one in sorted(offer.items()):
-        if not trying.is_promising(size):
+        if disappointed >= _PATIENCE:
             break
-        trying.attempt(size, one, load)
-    return Warm(trying.engine(), tested, recording.first_s * 1e3, tuple(trying.notes))
-
-
-@dataclass
-class _BatchTrials:
-    """The batch sizes so far: those that pay, their time, and why others do not."""
-
-    bundle: Bundle
-    single: Engine
-    given: Sequence[NDArray[Any]]
-    seconds: dict[int, float]
-    shared: bool
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._engines, self._disappointed, self._end = {1: self.single}, 0, perf_counter() + BOUND_S
-
-    def engine(self) -> BatchEngine:
-        any_size = max(self.seconds) if self.shared else 1
-        return BatchEngine(self._engines, any_size=any_size, seconds=self.seconds)
-
-    def is_promising(self, size: int) -> bool:
-        """Whether to try this size at all."""
-        if self._disappointed >= _PATIENCE:
-            return False
-        expected_s = 3 * size * self.seconds[1]
-        if perf_counter() + expected_s < self._end:
-            return True
-        self.notes.append(f"batches of {size} and more were not tried: it would take too long to measure")
-        return False
-
-    def attempt(self, size: int, entry: ArtifactEntry, load: Load) -> None:
-        engine, stays = self.single, False
+        if known and size not in known:
+            continue
+        if not known and perf_counter() + 3 * size * seconds[1] >= end:
+            notes.append(f"batches of {size} and more were not tried: measuring them would take too long")
+            break
+        engine, pays = single, False
         try:
-            if not self.shared:
-                engine = load(entry, size)
-            stays = self._is_worthwhile(size, entry, engine)
+            if not shared:
+                engine = load(one, size)
+            if known:
+                if not shared:
+                    replay_batch(bundle, one, engine, size)
+                pays, seconds[size] = True, known[size]
+                continue
+            if one is entry and not free:
+                check_same_rows(bundle, entry, single, engine, size)
+            else:
+                replay_batch(bundle, one, engine, size)
+            joined = [np.repeat(tensor, size, axis=0) for tensor in recording.given]
+            takes_s = _batch_seconds(engine, recording.given if shared else None, joined, seconds[1])
+            takes_s *= seconds[1] / _seconds(lambda: single.run(recording.given))  # others slow both alike
+            before_s = sum(seconds[part] for part in least_time(size, {1: seconds[1]} if shared else seconds))
+            pays = takes_s <= (1 - LEAST_GAIN) * before_s
+            if pays:
+                disappointed, seconds[size] = 0, takes_s
+            else:
+                disappointed += 1
+                notes.append(
+                    f"batches of {size} do not pay: {takes_s * 1e3:.3g} ms, in smaller runs {before_s * 1e3:.3g} ms"
+                )
         except EdgekitError as error:
-            self.notes.append(f"no variant for batches of {size}: {error}")
+            disappointed += 1
+            notes.append(f"no variant for batches of {size}: {error}")
         finally:
-            if not stays and engine is not self.single:
+            if pays and not (shared and free):
+                engines[size] = engine
+            elif engine is not single:
                 engine.close()
-        if stays and not self.shared:
-            self._engines[size] = engine
+    if known and kept is not None:
+        notes = [*kept.notes, *notes]
+    else:
+        found = asdict(tested) if kept is None else asdict(kept)
+        fresh = {"seconds": seconds, "tried": tried, "notes": tuple(notes)}
+        remember(bundle, entry, single.info, KeptTest(**(found | fresh)))
+    batched = BatchEngine(engines, any_size=max(seconds) if shared and free else 1, seconds=seconds)
+    return Warm(batched, tested, recording.first_s * 1e3, tuple(notes))
 
-    def _is_worthwhile(self, size: int, entry: ArtifactEntry, engine: Engine) -> bool:
-        replay_batch(self.bundle, entry, engine, size)
-        joined = [np.repeat(tensor, size, axis=0) for tensor in self.given]
-        takes = self._time_batch(engine, joined)
-        smaller = least_time(size, self.seconds)
-        before = sum(self.seconds[one] for one in smaller)
-        if takes > (1 - LEAST_GAIN) * before:
-            self.notes.append(
-                f"batches of {size} do not pay: {takes * 1e3:.3g} ms, in smaller runs {before * 1e3:.3g} ms"
-            )
-            self._disappointed += 1
-            return False
-        self._disappointed = 0
-        self.seconds[size] = takes
-        return True
 
-    def _time_batch(self, engine: Engine, joined: list[NDArray[Any]]) -> float:
-        """Seconds of a batch; on a shared engine with the change of size before and after it."""
-        if not self.shared:
-            return _seconds(lambda: engine.run(joined))
+def _known(kept: KeptTest | None, offer: Mapping[int, ArtifactEntry], took_s: float) -> dict[int, float]:
+    """Batch size -> seconds, by an earlier opening; empty if they must be measured."""
+    if kept is None or not offer.keys() <= {*kept.tried}:
+        return {}
+    sound = all(0 < seconds < _LONGEST_S for seconds in kept.seconds.values())
+    return kept.seconds if sound and 0 < kept.seconds.get(1, 0.0) <= took_s else {}
 
-        def both() -> None:
-            engine.run(self.given)
-            engine.run(joined)
 
-        return max(_seconds(both) - self.seconds[1], self.seconds[1])
+def _batch_seconds(
+    engine: Engine, single: Sequence[NDArray[Any]] | None, joined: list[NDArray[Any]], single_s: float
+) -> float:
+    """Seconds of a batch.
+    single: an item of the same engine, to count the change of size before and after the batch; None for a variant."""
+    if single is None:
+        return _seconds(lambda: engine.run(joined))
+
+    def both() -> None:
+        engine.run(single)
+        engine.run(joined)
+
+    return max(_seconds(both) - single_s, single_s)
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.system.errors import ModelFileError
+from edgekit_runtime.system.records import record
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import ArtifactEntry
@@ -20,7 +20,7 @@ DELEGATED = {"edgetpu-custom-op": "libedgetpu.so.1", "ethos-u": "libethosu_deleg
 """Custom TFLite operators of an accelerator's compiler -> the delegate's library that can run them."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ModelFacts:
     """version: "schema 3", or "IR 8, opset 13".
     ops: the operators it uses, each once, sorted: "CONV_2D", or "ai.onnx:Conv".
@@ -44,7 +44,7 @@ def delegated_operators(ops: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(op for op in ops or () if op in DELEGATED)
 
 
-def refusal(what: str, do: str = "Do not use it: build the bundle again from the original model") -> ModelFileError:
+def refusal(what: str, do: str = "Do not use it; build the bundle again from the original model") -> ModelFileError:
     return ModelFileError(what, do=do)
 
 
@@ -83,7 +83,7 @@ def check_model(
     where: for the message."""
     try:
         if format not in _FORMATS:
-            raise refusal(f"nothing here knows the format '{format}'", "Upgrade edgekit-deploy")
+            raise refusal(f"unknown format '{format}'", "Upgrade edgekit-deploy")
         facts: ModelFacts = importlib.import_module(_FORMATS[format]).check(data, max_tensor_bytes)
         if ops is not None and (more := [op for op in facts.ops if op not in set(ops)]):
             raise refusal(f"it uses {', '.join(more)}, which the manifest does not allow")

@@ -91,7 +91,7 @@ def check_quantization(data: bytes, tensor: CheckedTensor, what: str) -> None:
     else:
         finite = bool(np.isfinite(np.frombuffer(data, "<f4", count, scales.start)).all())
     if not finite:
-        raise refusal(f"{what} has a scale that is no number")
+        raise refusal(f"{what} has a scale that is not finite")
 
 
 def check_strings(data: bytes, tensor: CheckedTensor, what: str) -> None:
@@ -105,7 +105,7 @@ def check_strings(data: bytes, tensor: CheckedTensor, what: str) -> None:
             bounds = integers(data, VectorSpan(span.start + 4, count + 1))
             if bounds[0] == 4 * (count + 2) and bounds[-1] <= span.length and list(bounds) == sorted(bounds):
                 return
-    raise refusal(f"the strings of {what} do not lie inside its buffer")
+    raise refusal(f"the strings of {what} lie outside its buffer")
 
 
 _POSITIVE = {

@@ -74,236 +74,94 @@ BUILTIN_OPTIONS2 = (
 ).split()
 QUANTIZATION_DETAILS = "NONE CustomQuantization BlockwiseQuantization MultiAxisQuantization".split()
 SPARSE_INDEX_VECTOR = "NONE Int32Vector Uint16Vector Uint8Vector".split()
-TABLES = {
-    "ATan2Options": "",
-    "AbsOptions": "",
-    "AddNOptions": "",
-    "AddOptions": "FusedActivationFunction:i8 PotScaleInt16:u8",
-    "ArgMaxOptions": "OutputType:i8",
-    "ArgMinOptions": "OutputType:i8",
-    "AssignVariableOptions": "",
-    "BatchMatMulOptions": "AdjX:u8 AdjY:u8 AsymmetricQuantizeInputs:u8",
-    "BatchToSpaceNDOptions": "",
-    "BidirectionalSequenceLSTMOptions": (
-        "FusedActivationFunction:i8 CellClip:f32 ProjClip:f32 MergeOutputs:u8 TimeMajor:u8 AsymmetricQuantizeInputs:u8"
-    ),
-    "BidirectionalSequenceRNNOptions": (
-        "TimeMajor:u8 FusedActivationFunction:i8 MergeOutputs:u8 AsymmetricQuantizeInputs:u8"
-    ),
-    "BitcastOptions": "",
-    "BitwiseXorOptions": "",
-    "BlockwiseQuantization": "Scales:i32 ZeroPoints:i32 BlockSize:i32 BlockShape:[i32]",
-    "BroadcastToOptions": "",
-    "BucketizeOptions": "Boundaries:[f32]",
-    "Buffer": "Data:[u8] Offset:u64 Size:u64",
-    "CallOnceOptions": "InitSubgraphIndex:i32",
-    "CallOptions": "Subgraph:u32",
-    "CastOptions": "InDataType:i8 OutDataType:i8",
-    "ConcatEmbeddingsOptions": "NumChannels:i32 NumColumnsPerChannel:[i32] EmbeddingDimPerChannel:[i32]",
-    "ConcatenationOptions": "Axis:i32 FusedActivationFunction:i8",
-    "Conv2DOptions": (
-        "Padding:i8 StrideW:i32 StrideH:i32 FusedActivationFunction:i8 DilationWFactor:i32 DilationHFactor:i32 "
-        "QuantizedBiasType:i8"
-    ),
-    "Conv3DOptions": (
-        "Padding:i8 StrideD:i32 StrideW:i32 StrideH:i32 FusedActivationFunction:i8 DilationDFactor:i32 "
-        "DilationWFactor:i32 DilationHFactor:i32"
-    ),
-    "CosOptions": "",
-    "CumsumOptions": "Exclusive:u8 Reverse:u8",
-    "CustomQuantization": "Custom:[u8]",
-    "DensifyOptions": "",
-    "DepthToSpaceOptions": "BlockSize:i32",
-    "DepthwiseConv2DOptions": (
-        "Padding:i8 StrideW:i32 StrideH:i32 DepthMultiplier:i32 FusedActivationFunction:i8 DilationWFactor:i32 "
-        "DilationHFactor:i32"
-    ),
-    "DequantizeOptions": "",
-    "DilateOptions": "",
-    "DimensionMetadata": (
-        "Format:i8 DenseSize:i32 ArraySegmentsType:u8 ArraySegments:<SparseIndexVector> ArrayIndicesType:u8 "
-        "ArrayIndices:<SparseIndexVector>"
-    ),
-    "DivOptions": "FusedActivationFunction:i8",
-    "DynamicUpdateSliceOptions": "",
-    "EmbeddingLookupSparseOptions": "Combiner:i8",
-    "EqualOptions": "",
-    "ExpOptions": "",
-    "ExpandDimsOptions": "",
-    "ExternalBuffer": "Id:u32 Group:u32 Offset:u64 Length:u64 Packing:str",
-    "ExternalBufferGroup": "Name:str",
-    "FakeQuantOptions": "Min:f32 Max:f32 NumBits:i32 NarrowRange:u8",
-    "FillOptions": "",
-    "FloorDivOptions": "",
-    "FloorModOptions": "",
-    "FullyConnectedOptions": (
-        "FusedActivationFunction:i8 WeightsFormat:i8 KeepNumDims:u8 AsymmetricQuantizeInputs:u8 "
-        "QuantizedBiasType:i8 QuantSpec:[u8]"
-    ),
-    "GatherNdOptions": "",
-    "GatherOptions": "Axis:i32 BatchDims:i32",
-    "GeluOptions": "Approximate:u8",
-    "GreaterEqualOptions": "",
-    "GreaterOptions": "",
-    "HardSwishOptions": "",
-    "HashtableFindOptions": "",
-    "HashtableImportOptions": "",
-    "HashtableOptions": "TableId:i32 KeyDtype:i8 ValueDtype:i8",
-    "HashtableSizeOptions": "",
-    "IfOptions": "ThenSubgraphIndex:i32 ElseSubgraphIndex:i32",
-    "Int32Vector": "Values:[i32]",
-    "L2NormOptions": "FusedActivationFunction:i8",
-    "LSHProjectionOptions": "Type:i8",
-    "LSTMOptions": "FusedActivationFunction:i8 CellClip:f32 ProjClip:f32 KernelType:i8 AsymmetricQuantizeInputs:u8",
-    "LeakyReluOptions": "Alpha:f32",
-    "LessEqualOptions": "",
-    "LessOptions": "",
-    "LocalResponseNormalizationOptions": "Radius:i32 Bias:f32 Alpha:f32 Beta:f32",
-    "LogSoftmaxOptions": "",
-    "LogicalAndOptions": "",
-    "LogicalNotOptions": "",
-    "LogicalOrOptions": "",
-    "MatrixDiagOptions": "",
-    "MatrixSetDiagOptions": "",
-    "MaximumMinimumOptions": "",
-    "Metadata": "Name:str Buffer:u32",
-    "MirrorPadOptions": "Mode:i8",
-    "Model": (
-        "Version:u32 OperatorCodes:[OperatorCode] Subgraphs:[SubGraph] Description:str Buffers:[Buffer] "
-        "MetadataBuffer:[i32] Metadata:[Metadata] SignatureDefs:[SignatureDef] "
-        "ExternalBufferGroups:[ExternalBufferGroup] ExternalBuffers:[ExternalBuffer]"
-    ),
-    "MulOptions": "FusedActivationFunction:i8",
-    "MultiAxisQuantization": "Scales:i32 ZeroPoints:i32 BlockSize:i32 QuantizedDimensions:[i32]",
-    "NegOptions": "",
-    "NonMaxSuppressionV4Options": "",
-    "NonMaxSuppressionV5Options": "",
-    "NotEqualOptions": "",
-    "OneHotOptions": "Axis:i32",
-    "Operator": (
-        "OpcodeIndex:u32 Inputs:[i32] Outputs:[i32] BuiltinOptionsType:u8 BuiltinOptions:<BuiltinOptions> "
-        "CustomOptions:[u8] CustomOptionsFormat:i8 MutatingVariableInputs:[u8] Intermediates:[i32] "
-        "LargeCustomOptionsOffset:u64 LargeCustomOptionsSize:u64 BuiltinOptions2Type:u8 "
-        "BuiltinOptions2:<BuiltinOptions2> DebugMetadataIndex:i32"
-    ),
-    "OperatorCode": "DeprecatedBuiltinCode:i8 CustomCode:str Version:i32 BuiltinCode:i32",
-    "PackOptions": "ValuesCount:i32 Axis:i32",
-    "PadOptions": "",
-    "PadV2Options": "",
-    "Pool2DOptions": "Padding:i8 StrideW:i32 StrideH:i32 FilterWidth:i32 FilterHeight:i32 FusedActivationFunction:i8",
-    "PowOptions": "",
-    "QuantizationParameters": (
-        "Min:[f32] Max:[f32] Scale:[f32] ZeroPoint:[i64] DetailsType:u8 Details:<QuantizationDetails> "
-        "QuantizedDimension:i32"
-    ),
-    "QuantizeOptions": "",
-    "RNNOptions": "FusedActivationFunction:i8 AsymmetricQuantizeInputs:u8",
-    "RandomOptions": "Seed:i64 Seed2:i64",
-    "RangeOptions": "",
-    "RankOptions": "",
-    "ReadVariableOptions": "",
-    "ReduceWindowOptions": "ReduceFunction:i32",
-    "ReducerOptions": "KeepDims:u8",
-    "ReshapeOptions": "NewShape:[i32]",
-    "ResizeBilinearOptions": "- - AlignCorners:u8 HalfPixelCenters:u8",
-    "ResizeNearestNeighborOptions": "AlignCorners:u8 HalfPixelCenters:u8",
-    "ReverseSequenceOptions": "SeqDim:i32 BatchDim:i32",
-    "ReverseV2Options": "",
-    "Rfft2dOptions": "",
-    "RightShiftOptions": "",
-    "SVDFOptions": "Rank:i32 FusedActivationFunction:i8 AsymmetricQuantizeInputs:u8",
-    "ScatterNdOptions": "",
-    "SegmentSumOptions": "",
-    "SelectOptions": "",
-    "SelectV2Options": "",
-    "SequenceRNNOptions": "TimeMajor:u8 FusedActivationFunction:i8 AsymmetricQuantizeInputs:u8",
-    "ShapeOptions": "OutType:i8",
-    "SignOptions": "",
-    "SignatureDef": "Inputs:[TensorMap] Outputs:[TensorMap] SignatureKey:str - SubgraphIndex:u32",
-    "SkipGramOptions": "NgramSize:i32 MaxSkipSize:i32 IncludeAllNgrams:u8",
-    "SliceOptions": "",
-    "SoftmaxOptions": "Beta:f32",
-    "SpaceToBatchNDOptions": "",
-    "SpaceToDepthOptions": "BlockSize:i32",
-    "SparseToDenseOptions": "ValidateIndices:u8",
-    "SparsityParameters": "TraversalOrder:[i32] BlockMap:[i32] DimMetadata:[DimensionMetadata]",
-    "SplitOptions": "NumSplits:i32",
-    "SplitVOptions": "NumSplits:i32",
-    "SquareOptions": "",
-    "SquaredDifferenceOptions": "",
-    "SqueezeOptions": "SqueezeDims:[i32]",
-    "StableHLOCompositeOptions": (
-        "Name:str DecompositionSubgraphIndex:i32 CompositeAttributes:[u8] CompositeAttributesFormat:i8 Version:i32"
-    ),
-    "StablehloBroadcastInDimOptions": "BroadcastDimensions:[i64]",
-    "StablehloCaseOptions": "BranchSubgraphIndices:[i32]",
-    "StablehloCompareOptions": "ComparisonDirection:u32 CompareType:u32",
-    "StablehloConcatenateOptions": "Dimension:i64",
-    "StablehloConvolutionOptions": (
-        "WindowStrides:[i64] Padding:[i64] LhsDilation:[i64] RhsDilation:[i64] WindowReversal:[u8] "
-        "InputBatchDimension:i64 InputFeatureDimension:i64 InputSpatialDimensions:[i64] "
-        "KernelInputFeatureDimension:i64 KernelOutputFeatureDimension:i64 KernelSpatialDimensions:[i64] "
-        "OutputBatchDimension:i64 OutputFeatureDimension:i64 OutputSpatialDimensions:[i64] FeatureGroupCount:i64 "
-        "BatchGroupCount:i64 PrecisionConfig:[u32]"
-    ),
-    "StablehloCustomCallOptions": (
-        "CallTargetName:str HasSideEffect:u8 BackendConfig:str ApiVersion:i32 CalledComputations:[i32] "
-        "CustomAttributes:[u8]"
-    ),
-    "StablehloDotGeneralOptions": (
-        "LhsBatchingDimensions:[i64] RhsBatchingDimensions:[i64] LhsContractingDimensions:[i64] "
-        "RhsContractingDimensions:[i64] PrecisionConfig:[u32]"
-    ),
-    "StablehloDynamicSliceOptions": "SliceSizes:[i64]",
-    "StablehloGatherOptions": (
-        "OffsetDims:[i64] CollapsedSliceDims:[i64] StartIndexMap:[i64] IndexVectorDim:i64 SliceSizes:[i64] "
-        "IndicesAreSorted:u8"
-    ),
-    "StablehloIotaOptions": "IotaDimension:i64",
-    "StablehloPadOptions": "EdgePaddingLow:[i64] EdgePaddingHigh:[i64] InteriorPadding:[i64]",
-    "StablehloReduceOptions": "Dimensions:[i64] BodySubgraphIndex:i32",
-    "StablehloReduceWindowOptions": (
-        "WindowDimensions:[i64] WindowStrides:[i64] BaseDilations:[i64] WindowDilations:[i64] Padding:[i64] "
-        "BodySubgraphIndex:i32"
-    ),
-    "StablehloRngBitGeneratorOptions": "Algorithm:i8",
-    "StablehloScatterOptions": (
-        "IndicesAreSorted:u8 UpdateWindowDims:[i64] InsertedWindowDims:[i64] ScatterDimsToOperandDims:[i64] "
-        "IndexVectorDim:i64 UniqueIndices:u8 UpdateComputationSubgraphIndex:i32"
-    ),
-    "StablehloShiftLeftOptions": "",
-    "StablehloSliceOptions": "StartIndices:[i64] LimitIndices:[i64] Strides:[i64]",
-    "StablehloSortOptions": "Dimension:i64 IsStable:u8 ComparatorSubgraphIndex:i32",
-    "StablehloTransposeOptions": "Permutation:[i64]",
-    "StablehloWhileOptions": "CondSubgraphIndex:i32 BodySubgraphIndex:i32",
-    "StridedSliceOptions": "BeginMask:i32 EndMask:i32 EllipsisMask:i32 NewAxisMask:i32 ShrinkAxisMask:i32 Offset:u8",
-    "SubGraph": "Tensors:[Tensor] Inputs:[i32] Outputs:[i32] Operators:[Operator] Name:str DebugMetadataIndex:i32",
-    "SubOptions": "FusedActivationFunction:i8 PotScaleInt16:u8",
-    "Tensor": (
-        "Shape:[i32] Type:i8 Buffer:u32 Name:str Quantization:QuantizationParameters IsVariable:u8 "
-        "Sparsity:SparsityParameters ShapeSignature:[i32] HasRank:u8 VariantTensors:[VariantSubType] "
-        "ExternalBuffer:u32"
-    ),
-    "TensorMap": "Name:str TensorIndex:u32",
-    "TileOptions": "",
-    "TopKV2Options": "",
-    "TransposeConvOptions": "Padding:i8 StrideW:i32 StrideH:i32 FusedActivationFunction:i8 QuantizedBiasType:i8",
-    "TransposeOptions": "",
-    "Uint16Vector": "Values:[u16]",
-    "Uint8Vector": "Values:[u8]",
-    "UnidirectionalSequenceLSTMOptions": (
-        "FusedActivationFunction:i8 CellClip:f32 ProjClip:f32 TimeMajor:u8 AsymmetricQuantizeInputs:u8 "
-        "DiagonalRecurrentTensors:u8"
-    ),
-    "UniqueOptions": "IdxOutType:i8",
-    "UnpackOptions": "Num:i32 Axis:i32",
-    "UnsortedSegmentMaxOptions": "",
-    "UnsortedSegmentMinOptions": "",
-    "UnsortedSegmentProdOptions": "",
-    "UnsortedSegmentSumOptions": "",
-    "VarHandleOptions": "Container:str SharedName:str",
-    "VariantSubType": "Shape:[i32] Type:i8 HasRank:u8",
-    "WhereOptions": "",
-    "WhileOptions": "CondSubgraphIndex:i32 BodySubgraphIndex:i32",
-    "ZerosLikeOptions": "",
-}
+_TABLES = (
+    "ATan2Options; AbsOptions; AddNOptions; AddOptions FusedActivationFunction:i8 PotScaleInt16:u8; ArgMaxOptions "
+    "OutputType:i8; ArgMinOptions OutputType:i8; AssignVariableOptions; BatchMatMulOptions AdjX:u8 AdjY:u8 "
+    "AsymmetricQuantizeInputs:u8; BatchToSpaceNDOptions; BidirectionalSequenceLSTMOptions FusedActivationFunction:i8 "
+    "CellClip:f32 ProjClip:f32 MergeOutputs:u8 TimeMajor:u8 AsymmetricQuantizeInputs:u8; "
+    "BidirectionalSequenceRNNOptions TimeMajor:u8 FusedActivationFunction:i8 MergeOutputs:u8 "
+    "AsymmetricQuantizeInputs:u8; BitcastOptions; BitwiseXorOptions; BlockwiseQuantization Scales:i32 ZeroPoints:i32 "
+    "BlockSize:i32 BlockShape:[i32]; BroadcastToOptions; BucketizeOptions Boundaries:[f32]; Buffer Data:[u8] "
+    "Offset:u64 Size:u64; CallOnceOptions InitSubgraphIndex:i32; CallOptions Subgraph:u32; CastOptions InDataType:i8 "
+    "OutDataType:i8; ConcatEmbeddingsOptions NumChannels:i32 NumColumnsPerChannel:[i32] EmbeddingDimPerChannel:[i32]; "
+    "ConcatenationOptions Axis:i32 FusedActivationFunction:i8; Conv2DOptions Padding:i8 StrideW:i32 StrideH:i32 "
+    "FusedActivationFunction:i8 DilationWFactor:i32 DilationHFactor:i32 QuantizedBiasType:i8; Conv3DOptions "
+    "Padding:i8 StrideD:i32 StrideW:i32 StrideH:i32 FusedActivationFunction:i8 DilationDFactor:i32 "
+    "DilationWFactor:i32 DilationHFactor:i32; CosOptions; CumsumOptions Exclusive:u8 Reverse:u8; CustomQuantization "
+    "Custom:[u8]; DensifyOptions; DepthToSpaceOptions BlockSize:i32; DepthwiseConv2DOptions Padding:i8 StrideW:i32 "
+    "StrideH:i32 DepthMultiplier:i32 FusedActivationFunction:i8 DilationWFactor:i32 DilationHFactor:i32; "
+    "DequantizeOptions; DilateOptions; DimensionMetadata Format:i8 DenseSize:i32 ArraySegmentsType:u8 "
+    "ArraySegments:<SparseIndexVector> ArrayIndicesType:u8 ArrayIndices:<SparseIndexVector>; DivOptions "
+    "FusedActivationFunction:i8; DynamicUpdateSliceOptions; EmbeddingLookupSparseOptions Combiner:i8; EqualOptions; "
+    "ExpOptions; ExpandDimsOptions; ExternalBuffer Id:u32 Group:u32 Offset:u64 Length:u64 Packing:str; "
+    "ExternalBufferGroup Name:str; FakeQuantOptions Min:f32 Max:f32 NumBits:i32 NarrowRange:u8; FillOptions; "
+    "FloorDivOptions; FloorModOptions; FullyConnectedOptions FusedActivationFunction:i8 WeightsFormat:i8 "
+    "KeepNumDims:u8 AsymmetricQuantizeInputs:u8 QuantizedBiasType:i8 QuantSpec:[u8]; GatherNdOptions; GatherOptions "
+    "Axis:i32 BatchDims:i32; GeluOptions Approximate:u8; GreaterEqualOptions; GreaterOptions; HardSwishOptions; "
+    "HashtableFindOptions; HashtableImportOptions; HashtableOptions TableId:i32 KeyDtype:i8 ValueDtype:i8; "
+    "HashtableSizeOptions; IfOptions ThenSubgraphIndex:i32 ElseSubgraphIndex:i32; Int32Vector Values:[i32]; "
+    "L2NormOptions FusedActivationFunction:i8; LSHProjectionOptions Type:i8; LSTMOptions FusedActivationFunction:i8 "
+    "CellClip:f32 ProjClip:f32 KernelType:i8 AsymmetricQuantizeInputs:u8; LeakyReluOptions Alpha:f32; "
+    "LessEqualOptions; LessOptions; LocalResponseNormalizationOptions Radius:i32 Bias:f32 Alpha:f32 Beta:f32; "
+    "LogSoftmaxOptions; LogicalAndOptions; LogicalNotOptions; LogicalOrOptions; MatrixDiagOptions; "
+    "MatrixSetDiagOptions; MaximumMinimumOptions; Metadata Name:str Buffer:u32; MirrorPadOptions Mode:i8; Model "
+    "Version:u32 OperatorCodes:[OperatorCode] Subgraphs:[SubGraph] Description:str Buffers:[Buffer] "
+    "MetadataBuffer:[i32] Metadata:[Metadata] SignatureDefs:[SignatureDef] ExternalBufferGroups:[ExternalBufferGroup] "
+    "ExternalBuffers:[ExternalBuffer]; MulOptions FusedActivationFunction:i8; MultiAxisQuantization Scales:i32 "
+    "ZeroPoints:i32 BlockSize:i32 QuantizedDimensions:[i32]; NegOptions; NonMaxSuppressionV4Options; "
+    "NonMaxSuppressionV5Options; NotEqualOptions; OneHotOptions Axis:i32; Operator OpcodeIndex:u32 Inputs:[i32] "
+    "Outputs:[i32] BuiltinOptionsType:u8 BuiltinOptions:<BuiltinOptions> CustomOptions:[u8] CustomOptionsFormat:i8 "
+    "MutatingVariableInputs:[u8] Intermediates:[i32] LargeCustomOptionsOffset:u64 LargeCustomOptionsSize:u64 "
+    "BuiltinOptions2Type:u8 BuiltinOptions2:<BuiltinOptions2> DebugMetadataIndex:i32; OperatorCode "
+    "DeprecatedBuiltinCode:i8 CustomCode:str Version:i32 BuiltinCode:i32; PackOptions ValuesCount:i32 Axis:i32; "
+    "PadOptions; PadV2Options; Pool2DOptions Padding:i8 StrideW:i32 StrideH:i32 FilterWidth:i32 FilterHeight:i32 "
+    "FusedActivationFunction:i8; PowOptions; QuantizationParameters Min:[f32] Max:[f32] Scale:[f32] ZeroPoint:[i64] "
+    "DetailsType:u8 Details:<QuantizationDetails> QuantizedDimension:i32; QuantizeOptions; RNNOptions "
+    "FusedActivationFunction:i8 AsymmetricQuantizeInputs:u8; RandomOptions Seed:i64 Seed2:i64; RangeOptions; "
+    "RankOptions; ReadVariableOptions; ReduceWindowOptions ReduceFunction:i32; ReducerOptions KeepDims:u8; "
+    "ReshapeOptions NewShape:[i32]; ResizeBilinearOptions - - AlignCorners:u8 HalfPixelCenters:u8; "
+    "ResizeNearestNeighborOptions AlignCorners:u8 HalfPixelCenters:u8; ReverseSequenceOptions SeqDim:i32 "
+    "BatchDim:i32; ReverseV2Options; Rfft2dOptions; RightShiftOptions; SVDFOptions Rank:i32 "
+    "FusedActivationFunction:i8 AsymmetricQuantizeInputs:u8; ScatterNdOptions; SegmentSumOptions; SelectOptions; "
+    "SelectV2Options; SequenceRNNOptions TimeMajor:u8 FusedActivationFunction:i8 AsymmetricQuantizeInputs:u8; "
+    "ShapeOptions OutType:i8; SignOptions; SignatureDef Inputs:[TensorMap] Outputs:[TensorMap] SignatureKey:str - "
+    "SubgraphIndex:u32; SkipGramOptions NgramSize:i32 MaxSkipSize:i32 IncludeAllNgrams:u8; SliceOptions; "
+    "SoftmaxOptions Beta:f32; SpaceToBatchNDOptions; SpaceToDepthOptions BlockSize:i32; SparseToDenseOptions "
+    "ValidateIndices:u8; SparsityParameters TraversalOrder:[i32] BlockMap:[i32] DimMetadata:[DimensionMetadata]; "
+    "SplitOptions NumSplits:i32; SplitVOptions NumSplits:i32; SquareOptions; SquaredDifferenceOptions; SqueezeOptions "
+    "SqueezeDims:[i32]; StableHLOCompositeOptions Name:str DecompositionSubgraphIndex:i32 CompositeAttributes:[u8] "
+    "CompositeAttributesFormat:i8 Version:i32; StablehloBroadcastInDimOptions BroadcastDimensions:[i64]; "
+    "StablehloCaseOptions BranchSubgraphIndices:[i32]; StablehloCompareOptions ComparisonDirection:u32 "
+    "CompareType:u32; StablehloConcatenateOptions Dimension:i64; StablehloConvolutionOptions WindowStrides:[i64] "
+    "Padding:[i64] LhsDilation:[i64] RhsDilation:[i64] WindowReversal:[u8] InputBatchDimension:i64 "
+    "InputFeatureDimension:i64 InputSpatialDimensions:[i64] KernelInputFeatureDimension:i64 "
+    "KernelOutputFeatureDimension:i64 KernelSpatialDimensions:[i64] OutputBatchDimension:i64 "
+    "OutputFeatureDimension:i64 OutputSpatialDimensions:[i64] FeatureGroupCount:i64 BatchGroupCount:i64 "
+    "PrecisionConfig:[u32]; StablehloCustomCallOptions CallTargetName:str HasSideEffect:u8 BackendConfig:str "
+    "ApiVersion:i32 CalledComputations:[i32] CustomAttributes:[u8]; StablehloDotGeneralOptions "
+    "LhsBatchingDimensions:[i64] RhsBatchingDimensions:[i64] LhsContractingDimensions:[i64] "
+    "RhsContractingDimensions:[i64] PrecisionConfig:[u32]; StablehloDynamicSliceOptions SliceSizes:[i64]; "
+    "StablehloGatherOptions OffsetDims:[i64] CollapsedSliceDims:[i64] StartIndexMap:[i64] IndexVectorDim:i64 "
+    "SliceSizes:[i64] IndicesAreSorted:u8; StablehloIotaOptions IotaDimension:i64; StablehloPadOptions "
+    "EdgePaddingLow:[i64] EdgePaddingHigh:[i64] InteriorPadding:[i64]; StablehloReduceOptions Dimensions:[i64] "
+    "BodySubgraphIndex:i32; StablehloReduceWindowOptions WindowDimensions:[i64] WindowStrides:[i64] "
+    "BaseDilations:[i64] WindowDilations:[i64] Padding:[i64] BodySubgraphIndex:i32; StablehloRngBitGeneratorOptions "
+    "Algorithm:i8; StablehloScatterOptions IndicesAreSorted:u8 UpdateWindowDims:[i64] InsertedWindowDims:[i64] "
+    "ScatterDimsToOperandDims:[i64] IndexVectorDim:i64 UniqueIndices:u8 UpdateComputationSubgraphIndex:i32; "
+    "StablehloShiftLeftOptions; StablehloSliceOptions StartIndices:[i64] LimitIndices:[i64] Strides:[i64]; "
+    "StablehloSortOptions Dimension:i64 IsStable:u8 ComparatorSubgraphIndex:i32; StablehloTransposeOptions "
+    "Permutation:[i64]; StablehloWhileOptions CondSubgraphIndex:i32 BodySubgraphIndex:i32; StridedSliceOptions "
+    "BeginMask:i32 EndMask:i32 EllipsisMask:i32 NewAxisMask:i32 ShrinkAxisMask:i32 Offset:u8; SubGraph "
+    "Tensors:[Tensor] Inputs:[i32] Outputs:[i32] Operators:[Operator] Name:str DebugMetadataIndex:i32; SubOptions "
+    "FusedActivationFunction:i8 PotScaleInt16:u8; Tensor Shape:[i32] Type:i8 Buffer:u32 Name:str "
+    "Quantization:QuantizationParameters IsVariable:u8 Sparsity:SparsityParameters ShapeSignature:[i32] HasRank:u8 "
+    "VariantTensors:[VariantSubType] ExternalBuffer:u32; TensorMap Name:str TensorIndex:u32; TileOptions; "
+    "TopKV2Options; TransposeConvOptions Padding:i8 StrideW:i32 StrideH:i32 FusedActivationFunction:i8 "
+    "QuantizedBiasType:i8; TransposeOptions; Uint16Vector Values:[u16]; Uint8Vector Values:[u8]; "
+    "UnidirectionalSequenceLSTMOptions FusedActivationFunction:i8 CellClip:f32 ProjClip:f32 TimeMajor:u8 "
+    "AsymmetricQuantizeInputs:u8 DiagonalRecurrentTensors:u8; UniqueOptions IdxOutType:i8; UnpackOptions Num:i32 "
+    "Axis:i32; UnsortedSegmentMaxOptions; UnsortedSegmentMinOptions; UnsortedSegmentProdOptions; "
+    "UnsortedSegmentSumOptions; VarHandleOptions Container:str SharedName:str; VariantSubType Shape:[i32] Type:i8 "
+    "HasRank:u8; WhereOptions; WhileOptions CondSubgraphIndex:i32 BodySubgraphIndex:i32; ZerosLikeOptions"
+)
+TABLES = {name: fields for name, _, fields in (table.partition(" ") for table in _TABLES.split("; "))}

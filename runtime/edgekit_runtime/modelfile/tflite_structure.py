@@ -14,6 +14,8 @@ Rules, besides those of `flatbuffer` and `tflite_rules`:
 
 from __future__ import annotations
 
+import struct
+
 from edgekit_runtime.modelfile import tflite_schema as schema
 from edgekit_runtime.modelfile.check import DELEGATED, ModelFacts, bytes_of, refusal
 from edgekit_runtime.modelfile.flatbuffer import Table, VectorSpan, read
@@ -50,12 +52,12 @@ def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
         walk.graph(number, graph)
     walk.signatures()
     _check_calls(walk.calls)
-    ops, covered = tuple(sorted(walk.ops)), _covered([span for span in walk.buffers if span is not None])
+    ops, covered = tuple(sorted(walk.ops)), _covered_bytes([span for span in walk.buffers if span is not None])
     counts = (walk.operators, len(walk.graphs), sum(map(len, walk.tensors)))
     return ModelFacts("tflite", "schema 3", ops, *counts, covered, walk.largest)
 
 
-def _covered(spans: list[VectorSpan]) -> int:
+def _covered_bytes(spans: list[VectorSpan]) -> int:
     """Bytes of the file that lie in any of them: buffers may share bytes."""
     total = behind = 0
     for start, length in sorted(spans):
@@ -79,11 +81,11 @@ class _TFLiteWalk:
         if not self.graphs:
             raise refusal("it has no graph")
         if model[_MODEL["ExternalBuffers"]] or model[_MODEL["ExternalBufferGroups"]]:
-            raise refusal("its weights stand in other files, which a bundle does not have")
+            raise refusal("its weights are in other files, which a bundle does not have")
         for entry in model[_MODEL["Metadata"]] or ():
-            self._in_range(entry[_METADATA["Buffer"]] or 0, len(self.buffers), "a metadata entry's buffer")
+            _check_index(entry[_METADATA["Buffer"]] or 0, len(self.buffers), "a metadata entry's buffer")
         for index in integers(data, model[_MODEL["MetadataBuffer"]]):
-            self._in_range(index, len(self.buffers), "a metadata buffer")
+            _check_index(index, len(self.buffers), "a metadata buffer")
 
     def graph(self, number: int, graph: Table) -> None:
         where = f"graph {number}"
@@ -94,7 +96,7 @@ class _TFLiteWalk:
         inputs = self._indices(graph[_GRAPH["Inputs"]], len(tensors), f"an input of {where}")
         outputs = self._indices(graph[_GRAPH["Outputs"]], len(tensors), f"an output of {where}")
         known = set(inputs)  # readable without having been computed: an input, a constant, a state, nothing at all
-        known.update(n for n, one in enumerate(tensors) if one.data is not None or one.variable or 0 in one.shape)
+        known.update([n for n, one in enumerate(tensors) if one.data is not None or one.variable or 0 in one.shape])
         for index in inputs:
             if tensors[index].data is not None:
                 raise refusal(f"input {index} of {where} is a constant")
@@ -103,32 +105,33 @@ class _TFLiteWalk:
             what = f"operator {place} ({node.op}) of {where}"
             for index in node.inputs:
                 if index >= 0 and index not in known:
-                    raise refusal(f"{what} reads tensor {index}, which nothing before it computes")
+                    raise refusal(f"{what} reads tensor {index}, which nothing before it has computed")
             for index in node.outputs:
                 if tensors[index].data is not None:
                     raise refusal(f"{what} writes tensor {index}, which is a constant")
                 if index in node.inputs:
                     raise refusal(f"{what} writes tensor {index}, which it reads")
             check_node(self.data, node, tensors, what)
-            self._call(number, node, what)
+            self._note_calls(number, node, what)
             known.update(node.outputs)
         for index in outputs:
             if index not in known:
-                raise refusal(f"output {index} of {where} is computed by nothing")
+                raise refusal(f"output {index} of {where} is never computed")
 
     def signatures(self) -> None:
         for entry in self._model[_MODEL["SignatureDefs"]] or ():
             graph = entry[_SIGNATURE["SubgraphIndex"]] or 0
-            self._in_range(graph, len(self.graphs), "a signature's graph")
+            _check_index(graph, len(self.graphs), "a signature's graph")
             for name in ("Inputs", "Outputs"):
                 for pair in entry[_SIGNATURE[name]] or ():
-                    index = pair[_MAP["TensorIndex"]] or 0
-                    self._in_range(index, len(self.tensors[graph]), "a signature's tensor")
+                    _check_index(pair[_MAP["TensorIndex"]] or 0, len(self.tensors[graph]), "a signature's tensor")
 
     def _tensor(self, what: str, table: Table) -> CheckedTensor:
         number, buffer = table[_TENSOR["Type"]] or 0, table[_TENSOR["Buffer"]] or 0
-        self._in_range(number, len(schema.TENSOR_TYPES), f"the type of {what}")
-        self._in_range(buffer, len(self.buffers), f"the buffer of {what}")
+        if not 0 <= number < len(schema.TENSOR_TYPES):
+            raise refusal(f"the type of {what} is number {number}, and there are {len(schema.TENSOR_TYPES)}")
+        if buffer >= len(self.buffers):
+            raise refusal(f"the buffer of {what} is number {buffer}, and there are {len(self.buffers)}")
         kind = schema.TENSOR_TYPES[number]
         shape = integers(self.data, table[_TENSOR["Shape"]])
         span = self.buffers[buffer] if buffer else None
@@ -150,7 +153,7 @@ class _TFLiteWalk:
 
     def _node(self, table: Table, tensors: int, what: str) -> OperatorNode:
         code = table[_OPERATOR["OpcodeIndex"]] or 0
-        self._in_range(code, len(self.codes), f"the code of {what}")
+        _check_index(code, len(self.codes), f"the code of {what}")
         inputs = self._indices(table[_OPERATOR["Inputs"]], tensors, f"an input of {what}", optional=True)
         outputs = self._indices(table[_OPERATOR["Outputs"]], tensors, f"an output of {what}")
         self._indices(table[_OPERATOR["Intermediates"]], tensors, f"an intermediate of {what}", optional=True)
@@ -165,28 +168,28 @@ class _TFLiteWalk:
                 options = (members[table[_OPERATOR[f"{name}Type"]]], found)
         return OperatorNode(self.codes[code], inputs, outputs, options)
 
-    def _call(self, number: int, node: OperatorNode, what: str) -> None:
+    def _note_calls(self, number: int, node: OperatorNode, what: str) -> None:
         """The graphs that an operator runs."""
-        if node.options is None or node.options[0] not in _CALLS:
-            return
-        name, table = node.options
-        for place in _CALLS[name]:
+        name, table = node.options or ("", [])
+        for place in _CALLS.get(name, ()):
             value = table[place]
             for index in integers(self.data, value) if isinstance(value, VectorSpan) else (value or 0,):
-                self._in_range(index, len(self.graphs), f"a graph that {what} runs")
+                _check_index(index, len(self.graphs), f"a graph that {what} runs")
                 self.calls[number].add(index)
 
     def _indices(self, span: VectorSpan | None, most: int, what: str, *, optional: bool = False) -> tuple[int, ...]:
-        found = integers(self.data, span)
-        least = -1 if optional else 0
+        if span is None:
+            return ()
+        found: tuple[int, ...] = struct.unpack_from(f"<{span.length}i", self.data, span.start)
         for index in found:
-            if not least <= index < most:
+            if not (-1 if optional else 0) <= index < most:
                 raise refusal(f"{what} is tensor {index}, and there are {most}")
         return found
 
-    def _in_range(self, index: int, most: int, what: str) -> None:
-        if not 0 <= index < most:
-            raise refusal(f"{what} is number {index}, and there are {most}")
+
+def _check_index(index: int, most: int, what: str) -> None:
+    if not 0 <= index < most:
+        raise refusal(f"{what} is number {index}, and there are {most}")
 
 
 _MODEL, _GRAPH, _TENSOR, _OPERATOR = slots("Model"), slots("SubGraph"), slots("Tensor"), slots("Operator")
@@ -213,9 +216,9 @@ def _operator_name(data: bytes, code: Table) -> str:
     span = code[_CODE["CustomCode"]]
     custom = data[span.start : span.start + span.length].decode("utf-8", "replace") if span else ""
     if custom.startswith("Flex"):
-        raise refusal(f"it uses {custom}, an operator of TensorFlow's own, which no board's runtime has")
+        raise refusal(f"it uses {custom}, an operator of TensorFlow's own, which board runtimes do not have")
     if custom not in KNOWN_CUSTOM and custom not in DELEGATED:
-        raise refusal(f"it uses the custom operator '{custom}', and would need a library that is no part of the bundle")
+        raise refusal(f"it uses the custom operator '{custom}', from a library that the bundle does not contain")
     return custom
 
 
@@ -238,4 +241,4 @@ def _check_calls(calls: list[set[int]]) -> None:
         for called in left.values():
             called.difference_update(ready)
     if left:
-        raise refusal(f"graph {min(left)} runs itself, at once or through others")
+        raise refusal(f"graph {min(left)} calls itself, directly or through others")

@@ -9,8 +9,7 @@ Rules, in this order:
 - else the likelier one answers; both are asked if neither reaches SHARED and there is a token for it;
 - a request without hope on the device goes to a ready host all the same: it costs the device nothing and is a probe;
 - without a ready host the device answers if its median or its last inference fits;
-- else the bundle's degraded artifact answers, if it is open and SURE to be in time; else the request is refused at
-  once.
+- else the bundle's degraded artifact answers, if it is open and SURE to be in time; else the request is refused.
 
 An estimate that can refuse heals itself: see OUTDATED; if all are refused, `device` runs a copy twice a second.
 """
@@ -22,8 +21,9 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from edgekit_runtime.system.records import record
 
 Destination = Literal["device", "host", "both", "degraded", "neither"]
 Use = Literal["voice", "video", "mobile", "search", "recommendation", "vehicle"]
@@ -56,9 +56,9 @@ def _reached(ascending: Sequence[float]) -> float | None:
     return ascending[math.ceil(NEEDS * len(ascending)) - 1] if ascending else None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class DeviceOutlook:
-    """What a request that came now would meet on the device.
+    """What a request arriving now can expect from the device.
 
     services_ms: of the last inferences, ascending, at least one.
     latest_ms: the last of them, None for their median.
@@ -91,7 +91,7 @@ class DeviceOutlook:
         return _reached(self.services_ms[: bisect_right(self.services_ms, left_ms)])
 
     def chance(self, left_ms: float) -> float:
-        """Probability that a request that came now is done in time.
+        """Probability that a request arriving now finishes in time.
 
         It is the share of pairs (rest of the present inference, own inference) that fit.
         """
@@ -122,9 +122,9 @@ class DeviceOutlook:
         return [ms - elapsed for ms in longer] or (elapsed,)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class HostOutlook:
-    """What is known of a host for a request of this size.
+    """What is known about a host for a request of this size.
 
     answers_ms: its last answers, the newest last; infinite for one that was lost, refused or is overdue.
     ready: False while its breaker is open, and before it was measured.
@@ -151,7 +151,7 @@ class HostOutlook:
         return _reached(sorted(ms for ms in self.answers_ms if ms <= left_ms))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class OffloadDecision:
     """Where a request goes, and why.
 
@@ -183,7 +183,7 @@ def decide(
     if left_ms is None:
         return OffloadDecision("device", None, device.p90_ms, None)
     chance = device.chance(left_ms)
-    chances = {index: host.chance(left_ms) for index, host in enumerate(hosts) if host.ready}
+    chances = {index: host.chance(left_ms) for index, host in enumerate(hosts) if host.ready} if hosts else {}
     best = max(chances, key=chances.__getitem__, default=None)
     if chance >= SURE:
         return OffloadDecision("device", best, device.p90_ms, True, chance)
@@ -233,7 +233,7 @@ class InferenceHistory:
         self._max_age_s = max_age_s
         self._clock = clock
         self._judged: tuple[float, Sequence[float]] = (-math.inf, ())
-        self.outdated_ms = 0.0  # what takes less makes `add` forget the slower ones
+        self.outdated_ms, self.most_ms = 0.0, math.inf  # less makes `add` forget the slower ones; none took more
 
     def add(self, latency_ms: float) -> None:
         if latency_ms < self.outdated_ms:
@@ -241,6 +241,7 @@ class InferenceHistory:
             self._last.clear()
             self._last.extend(kept)
             self._judged = -math.inf, ()
+        self.most_ms = max(self.most_ms, latency_ms)
         self._last.append((self._clock(), latency_ms))
 
     @property
@@ -257,13 +258,14 @@ class InferenceHistory:
 
     @property
     def ascending_ms(self) -> Sequence[float]:
-        """Those that count, sorted; empty before the first."""
+        """The latencies that count, sorted; empty before the first."""
         now = self._clock()
         judged_at, values = self._judged
         if now - judged_at < JUDGED_FOR_S and values:
             return values
-        last = list(self._last)
-        values = sorted(ms for at, ms in last if at >= now - self._max_age_s) or [ms for _, ms in last[-1:]]
+        last, since = list(self._last), now - self._max_age_s
+        values = sorted([ms for at, ms in last if at >= since]) or [ms for _, ms in last[-1:]]
         self._judged = now, values
         self.outdated_ms = OUTDATED * values[len(values) // 2] if values else 0.0
+        self.most_ms = values[-1] if values else math.inf
         return values

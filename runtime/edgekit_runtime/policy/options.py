@@ -48,15 +48,15 @@ _DISK_MB = 256.0
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Which answers are kept. Raises OptionError.
+    """What the cache keeps, and where. Raises OptionError.
 
     memory_mb: bound of the answers in memory, MiB; 0 for none.
     ttl_s: seconds for which an answer is valid, in every tier; None for no limit, and a day in a shared one.
     disk: file that keeps answers across restarts, with hashes and outputs and never inputs; None for none.
     disk_mb: bound of that file, MiB. Without `disk` it is a UserWarning.
-    shared: URL of a Redis or Valkey in which several hosts keep answers, redis:// or rediss://; not beside `disk`.
-    shared_secret: where the key is that seals answers in `shared`, as of `open_bundle(secret=)`; None for that of an
-    encrypted bundle.
+    shared: URL of a Redis or Valkey in which several hosts keep answers, redis:// or rediss://; not with `disk`.
+    shared_secret: source of the key that seals answers in `shared`, as for `open_bundle(secret=)`; None for the key of
+    an encrypted bundle.
     similar: largest distance, in grey levels, at which two pictures share an answer; None for none.
     semantic: keeps answers by the vectors of their inputs; None for none.
     """
@@ -73,11 +73,11 @@ class CacheOptions:
     def __post_init__(self) -> None:
         _check(self, "CacheOptions")
         if self.shared is not None and self.disk is not None:
-            raise OptionError("shared", "cannot be combined with disk: one tier stands behind memory", "CacheOptions")
+            raise OptionError("shared", "cannot be combined with disk: only one tier backs memory", "CacheOptions")
         if self.disk is None and self.disk_mb != _DISK_MB:
-            warnings.warn("CacheOptions: disk_mb does nothing without disk=", stacklevel=3)
+            warnings.warn("CacheOptions: disk_mb has no effect without disk=", stacklevel=3)
         if self.shared_secret is not None and self.shared is None:
-            raise OptionError("shared_secret", "seals what shared= keeps, which is not given", "CacheOptions")
+            raise OptionError("shared_secret", "requires shared=", "CacheOptions")
 
     def shared_key(self) -> bytes | None:
         """Raises SecretError."""
@@ -94,7 +94,7 @@ class CacheOptions:
 
 @dataclass(frozen=True)
 class ModelLimits:
-    """How much a model may take. Raises OptionError.
+    """Resource limits of a model. Raises OptionError.
 
     queue: requests that may wait; one more is QueueFull.
     batching: whether waiting requests may share an inference where that pays; None for yes, unless EDGEKIT_BATCH=off.
@@ -119,7 +119,7 @@ class ModelLimits:
 
 @dataclass(frozen=True)
 class Host:
-    """A server of the Open Inference Protocol that may answer. Raises OptionError.
+    """A fallback server that speaks the Open Inference Protocol. Raises OptionError.
 
         Host("https://gpu-box:8443", model="net", inputs={"image": "input_1"}, token="env:GPU_TOKEN", ca="ca.pem")
 
@@ -127,7 +127,7 @@ class Host:
     model: what the server calls the model; None for the bundle's name.
     version: of the server's model; None for the one that answers the golden example.
     inputs, outputs: contract name -> the server's name, where it is another.
-    token: where the bearer token is, `env:NAME` or `file:PATH`; None for none.
+    token: source of the bearer token, `env:NAME` or `file:PATH`; None for none.
     ca: PEM file of the authorities that may sign the server's certificate; None for the system's.
     certificate: PEM file of this device's certificate and its private key; None for none.
     """
@@ -243,7 +243,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "disk_mb": (lambda mb: _is_finite(mb, 1), "a number of MiB, 1 or more"),
     "ttl_s": (lambda s: _is_number(s, above=0), "a number of seconds above 0"),
     "shared": (lambda url: isinstance(url, str) and url.startswith(_SHARED), "a URL: redis://, rediss:// or unix://"),
-    "shared_secret": (_is_path, "where a key is: file:PATH, env:NAME or cmd:COMMAND"),
+    "shared_secret": (_is_path, "a key source: file:PATH, env:NAME or cmd:COMMAND"),
     "disk": (_is_path, "the path of a file"),
     "similar": (lambda distance: _is_finite(distance, 0), "a number of grey levels, 0 or more"),
     "semantic": (lambda kept: hasattr(kept, "fresh"), "a Semantic"),

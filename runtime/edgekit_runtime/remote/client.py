@@ -10,7 +10,8 @@ Rules:
 - an answer of another model or version, or with NaN or infinity, is a HostError (host-protocol);
 - binary tensors go to hosts that advertise them; any other host is tried once, with JSON as the fallback. What was
   learnt is kept until the host is gone;
-- a token goes with every request. It is read again after a 401 or 403, and no error repeats it.
+- a token goes with every request, and never unencrypted, except to loopback. It is read when needed, from a variable or
+  a file that other users may not read, and again after a 401 or 403; no message and no disk has it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.remote.deadline import Deadline
-from edgekit_runtime.remote.endpoint import Endpoint
+from edgekit_runtime.remote.endpoint import Deadline, Endpoint
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
@@ -39,16 +39,20 @@ from edgekit_runtime.remote.oip import (
     encode_request,
     parse_json,
 )
-from edgekit_runtime.remote.pool import MAX_BODY, HttpCall, Pool, Reply
-from edgekit_runtime.system.errors import HostError, WireError, shorten
+from edgekit_runtime.remote.pool import MAX_BODY, Parts, Pool, Reply
+from edgekit_runtime.system.closing import ClosedOnExit
+from edgekit_runtime.system.errors import HostError, SecretError, WireError, shorten
 from edgekit_runtime.system.strict_json import load_json
 
 if TYPE_CHECKING:
     import ssl
 
+    from edgekit_runtime.policy.options import Host
+
 _NOT_BINARY = (400, 415, 422, 500)
 """Statuses of servers without the binary extension; others hang up."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -92,37 +96,31 @@ class TensorInfo:
 class HostMetadata:
     """What a host says of itself and of the model.
 
+    binary: whether it advertises binary tensors.
     edgekit: model_id, contract_digest, artifact, recipe and precision of an edgekit host, which takes canonical
         tensors; None for any other server.
     """
 
-    server: str
-    version: str
-    extensions: tuple[str, ...]
+    binary: bool
     inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
     edgekit: Mapping[str, Any] | None
-
-    @property
-    def binary(self) -> bool:
-        return BINARY_EXTENSION in self.extensions
 
 
 @dataclass(frozen=True)
 class _HostFacts:
-    """binary: None until tried.
+    """metadata: without `expects` only whether it advertises binary tensors.
+    binary: None until tried.
     path: of the model.
     expects: what it must serve; None for another server, or if nothing is expected.
-    metadata: None if nothing is expected.
     """
 
+    metadata: HostMetadata
     binary: bool | None
     path: str
-    expects: ModelIdentity | None = None
-    metadata: HostMetadata | None = None
+    expects: ModelIdentity | None
 
 
-class HostClient:
+class HostClient(ClosedOnExit["HostClient"]):
     """One model of one host. Thread-safe.
 
     url: http://name:port or https://name.
@@ -200,9 +198,12 @@ class HostClient:
             answer.outputs, total_ms, network_ms, queue_ms, infer_ms, artifact, version=answer.model_version
         )
 
-    def greet(self, timeout_s: float) -> HostMetadata | None:
-        """The host's metadata, kept until it is gone; None if nothing is expected. Raises HostError."""
-        return (self._known or self._greet(Deadline(timeout_s, self._clock))).metadata
+    def greet(self, timeout_s: float) -> HostMetadata:
+        """The host's metadata; with `expects` kept until it is gone. Raises HostError."""
+        deadline = Deadline(timeout_s, self._clock)
+        if self._expects is None:
+            return self._metadata(deadline, self._path)
+        return (self._known or self._greet(deadline)).metadata
 
     def forget(self) -> None:
         """Query the host's metadata again at the next request."""
@@ -217,68 +218,42 @@ class HostClient:
         """Milliseconds of a readiness query. Raises HostError."""
         start, known = self._clock(), self._known
         path = self._path if known is None else known.path
-        reply = self._exchange(HttpCall("GET", f"{path}/ready"), Deadline(timeout_s, self._clock))
+        reply = self._exchange("GET", f"{path}/ready", Deadline(timeout_s, self._clock))
         if reply.status >= 500 or reply.status == 408:
             self._raise(reply)
         return (self._clock() - start) * 1e3
-
-    def ready(self, timeout_s: float) -> bool:
-        """Whether the model is ready. Raises HostError (host-unreachable, host-late, host-protocol)."""
-        reply = self._exchange(HttpCall("GET", f"{self._path}/ready"), Deadline(timeout_s, self._clock))
-        return reply.status == 200  # Triton says 400 to a model that it does not know
-
-    def metadata(self, timeout_s: float) -> HostMetadata:
-        """Queried at every call. Raises HostError."""
-        return self._metadata(Deadline(timeout_s, self._clock), self._path)
 
     def close(self) -> None:
         """Close idle connections, and busy ones when their exchange ends. Idempotent."""
         self._pool.close()
 
-    def __enter__(self) -> HostClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _greet(self, deadline: Deadline) -> _HostFacts:
-        """Learn whether the host takes binary data, and check that it serves this model."""
-        if self._expects is None:
-            try:
-                extensions = _extensions(self._get("/v2", deadline))
-            except HostError as error:  # it may know its models all the same
-                if error.code != "host-refused":
-                    raise
-                extensions = ()
-            known = _HostFacts(True if BINARY_EXTENSION in extensions else None, self._path)
-        else:
-            expects, path = self._expects, self._path
+        """Learn whether the host takes binary data, and check that it serves the expected model."""
+        expects, path = self._expects, self._path
+        found = self._advertised(deadline) if expects is None else self._metadata(deadline, path)
+        if self._any_server and found.edgekit is not None and expects is not None:  # ours: its versions are known
+            path = self._versioned(expects.version)
             found = self._metadata(deadline, path)
-            if self._any_server and found.edgekit is not None:  # ours: which versions it serves is known
-                path = self._versioned(expects.version)
-                found = self._metadata(deadline, path)
-            ours = found.edgekit is not None or not self._any_server
-            if ours:
-                self._check(expects, found.edgekit)
-            known = _HostFacts(True if found.binary else None, path, expects if ours else None, found)
-        self._known = known
-        return known
+        if self._any_server and found.edgekit is None:
+            expects = None
+        if expects is not None:
+            self._check(expects, found.edgekit)
+        self._known = _HostFacts(found, True if found.binary else None, path, expects)
+        return self._known
 
     def _versioned(self, version: str | None) -> str:
         return self._bare_path if version is None else f"{self._bare_path}/versions/{quote(version, safe='')}"
 
     def _check(self, expects: ModelIdentity, edgekit: Mapping[str, Any] | None) -> None:
         if edgekit is None:
-            what = f"this server does not say that it serves '{self.model}' from an edgekit bundle"
+            what = f"this server does not serve '{self.model}' from an edgekit bundle"
             do = "Serve the host's bundle of the same build with: edgekit host serve"
-            raise HostError(what, where=self.url, do=do, code="host-refused")
+            raise self._error(what, "host-refused", do)
         for key, kind in (("contract_digest", "contract"), ("model_id", "model")):
             if edgekit.get(key) != getattr(expects, key):
                 what = f"it serves another {kind} under the name '{self.model}'"
                 do = "Serve the host's bundle of the same build as this device's"
-                raise HostError(what, where=self.url, do=do, code="host-refused")
+                raise self._error(what, "host-refused", do)
 
     def _probe(self, known: _HostFacts, tensors: Mapping[str, NDArray[Any]], deadline: Deadline) -> Reply:
         """Try binary once, with JSON as the fallback."""
@@ -313,38 +288,40 @@ class HostClient:
             raise HostError(
                 f"{error.what}{form}", where=error.where or self.url, do=error.do, code="host-refused"
             ) from error
-        return self._exchange(HttpCall("POST", f"{known.path}/infer", wire.headers, wire.parts), deadline)
+        return self._exchange("POST", f"{known.path}/infer", deadline, wire.headers, wire.parts)
 
     def _check_answer(self, answer: InferResponse, ours: ModelIdentity | None) -> None:
         """Raises HostError (host-protocol) for another model or version, and for NaN or infinity."""
         named, version = answer.model_name, answer.model_version
         if named != self.model and (named is not None or ours is not None):
-            raise HostError(
-                f"model '{self.model}' was asked, and '{named}' answered", where=self.url, code="host-protocol"
-            )
+            raise self._error(f"model '{self.model}' was asked for, but '{named}' answered")
         if ours is not None and version != ours.version:
-            raise HostError(
-                f"version {ours.version} was asked, and {version} answered", where=self.url, code="host-protocol"
-            )
+            raise self._error(f"version {ours.version} was asked for, but {version} answered")
         for name, array in answer.outputs.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise HostError(f"output '{name}' holds NaN or infinity", where=self.url, code="host-protocol")
+                raise self._error(f"output '{name}' holds NaN or infinity")
+
+    def _advertised(self, deadline: Deadline) -> HostMetadata:
+        """What is needed where nothing is expected: the model is not asked about."""
+        try:
+            return HostMetadata(self._takes_binary(deadline), (), None)
+        except HostError as error:  # it may know its models all the same
+            if error.code != "host-refused":
+                raise
+            return HostMetadata(False, (), None)
 
     def _metadata(self, deadline: Deadline, path: str) -> HostMetadata:
-        server, model = self._get("/v2", deadline), self._get(path, deadline)
+        binary, model = self._takes_binary(deadline), self._get(path, deadline)
         edgekit = model.get("edgekit")
-        return HostMetadata(
-            server=str(server.get("name", "")),
-            version=str(server.get("version", "")),
-            extensions=_extensions(server),
-            inputs=_infos(model.get("inputs")),
-            outputs=_infos(model.get("outputs")),
-            edgekit=edgekit if isinstance(edgekit, dict) else None,
-        )
+        return HostMetadata(binary, _infos(model.get("inputs")), edgekit if isinstance(edgekit, dict) else None)
+
+    def _takes_binary(self, deadline: Deadline) -> bool:
+        extensions = self._get("/v2", deadline).get("extensions")
+        return isinstance(extensions, list) and BINARY_EXTENSION in extensions
 
     def _get(self, path: str, deadline: Deadline) -> dict[str, Any]:
         """The object that a GET returns, else {}. Raises HostError for every status but 200."""
-        reply = self._exchange(HttpCall("GET", path), deadline)
+        reply = self._exchange("GET", path, deadline)
         if reply.status != 200:
             self._raise(reply)
         try:
@@ -352,46 +329,47 @@ class HostClient:
         except WireError:
             return {}
 
-    def _exchange(self, call: HttpCall, deadline: Deadline) -> Reply:
+    def _exchange(
+        self, method: str, path: str, deadline: Deadline, headers: Mapping[str, str] | None = None, parts: Parts = ()
+    ) -> Reply:
+        headers = dict(headers or {})
         if self._read_token is not None:
             if not self._token or self._token_refused:
                 self._token, self._token_refused = self._read_token(), False
-            call = replace(call, headers={**call.headers, "Authorization": f"Bearer {self._token}"})
+            headers["Authorization"] = f"Bearer {self._token}"
         try:
-            reply = self._pool.exchange(call, deadline)
+            reply = self._pool.exchange(method, path, deadline, headers, parts)
             if reply.status in (401, 403):
                 self._token_refused = True  # it may have been replaced
             return reply
         except HostError as error:
-            if error.code != "host-unreachable":
-                raise
-            self._known = None  # what comes back may be another server
+            if error.code == "host-unreachable":
+                self._known = None  # what comes back may be another server
             raise
         except TimeoutError as error:
             raise self._late_error() from error
         except OSError as error:  # TLS that breaks, a network that goes down
             self._known = None
-            raise HostError(f"the connection broke ({error})", where=self.url, code="host-unreachable") from error
+            raise self._error(f"the connection broke ({error})", "host-unreachable") from error
 
     def _late_error(self) -> HostError:
-        return HostError("no answer within the time given", where=self.url, code="host-late")
+        return self._error("no answer within the time given", "host-late")
+
+    def _error(self, what: str, code: str = "host-protocol", do: str = "") -> HostError:
+        return HostError(what, where=self.url, do=do, code=code)
 
     def _raise(self, reply: Reply) -> NoReturn:
         said = _complaint(reply)
         if self._token:
             said = said.replace(self._token, "***")
         what = f"{reply.status} {said}" if said else f"status {reply.status}"
-        if reply.status in (429, 503):
-            raise HostError(what, where=self.url, code="host-busy")
-        if reply.status in (408, 504):
-            raise HostError(what, where=self.url, code="host-late")
-        if 300 <= reply.status < 500:
-            refused = HostError(what, where=self.url, code="host-refused")
-            refused.status = reply.status
-            if reply.status == 409:
-                self._known = None  # it serves another model or contract by now
-            raise refused
-        raise HostError(what, where=self.url, code="host-protocol")
+        known = {429: "host-busy", 503: "host-busy", 408: "host-late", 504: "host-late"}
+        refused = "host-refused" if 300 <= reply.status < 500 else "host-protocol"
+        error = self._error(what, known.get(reply.status, refused))
+        error.status = reply.status
+        if reply.status == 409:
+            self._known = None  # it serves another model or contract by now
+        raise error
 
 
 def server_timing(header: str) -> dict[str, float]:
@@ -424,11 +402,6 @@ def _complaint(reply: Reply) -> str:
     return shorten(line, 200)
 
 
-def _extensions(server: Mapping[str, Any]) -> tuple[str, ...]:
-    listed = server.get("extensions")
-    return tuple(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else ()
-
-
 def _infos(listed: object) -> tuple[TensorInfo, ...]:
     """The valid tensors that a server declares: an odd one must not stop a working inference."""
     found = []
@@ -440,3 +413,52 @@ def _infos(listed: object) -> tuple[TensorInfo, ...]:
         if texts and isinstance(shape, list) and all(type(n) is int for n in shape):
             found.append(TensorInfo(str(name), str(datatype), tuple(shape)))
     return tuple(found)
+
+
+def token_reader(host: Host) -> Callable[[], str] | None:
+    """Reads the host's token; None if it has none. Both raise HostError (host-secret)."""
+    source = host.token
+    if source is None:
+        return None
+    parts = urlsplit(host.url)
+    if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        raise HostError("the token would travel unencrypted", where=host.url, do="Write https://", code="host-secret")
+
+    def read() -> str:
+        from edgekit_runtime.bundle.secrets import from_file, from_variable
+
+        kind, _, name = source.partition(":")
+        try:
+            data = from_variable(name) if kind == "env" else from_file(Path(name).expanduser(), source)
+        except (SecretError, RuntimeError) as error:
+            cause = error.__cause__
+            why = cause.strerror if isinstance(cause, OSError) else getattr(error, "what", str(error))
+            do = "Set the variable, or put the token into a file of mode 0600"
+            raise HostError(f"the token cannot be read: {why}", where=source, do=do, code="host-secret") from error
+        token = data.strip().decode("latin-1")
+        if not token or not (token.isascii() and token.isprintable() and " " not in token):
+            what = "not a token: one word of printable ASCII is required"
+            raise HostError(what, where=source, do="Put the token there, and nothing else", code="host-secret")
+        return token
+
+    read()
+    return read
+
+
+def tls_context(host: Host) -> ssl.SSLContext | None:
+    """None if the system's trust is enough. Raises HostError (host-secret)."""
+    if host.ca is None and host.certificate is None:
+        return None
+    import ssl
+
+    from edgekit_runtime.system.files import PemError, load_certificate, pem_errors
+
+    try:
+        with pem_errors(host.ca or ""):
+            context = ssl.create_default_context(cafile=host.ca)
+        if host.certificate is not None:
+            load_certificate(context, host.certificate)
+    except PemError as error:
+        do = "Give PEM files: ca= the authorities, certificate= a certificate followed by its private key"
+        raise HostError(error.what, where=error.where, do=do, code="host-secret") from error
+    return context

@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from statistics import median
 from typing import Literal
@@ -60,13 +61,14 @@ SLOWER = 2.0
 """A host so many times slower than its best gets the golden example: a ping does not show its end."""
 
 
+@dataclass(slots=True)
 class SentRequest:
-    """A request in flight. size: 0 for a ping."""
+    """A request in flight. size: 0 for a ping. due: when its caller goes."""
 
-    __slots__ = ("at", "due", "number", "size")
-
-    def __init__(self, at: float, size: int, number: int, due: float) -> None:
-        self.at, self.size, self.number, self.due = at, size, number, due
+    at: float
+    size: int
+    number: int
+    due: float
 
 
 class HostRecord:

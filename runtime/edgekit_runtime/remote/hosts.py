@@ -8,7 +8,8 @@
 Rules:
 - a host is ready once one of the bundle's examples came back within tolerance, when the model opens and after the host
   was gone (`RemoteModel.proven`). Its last bits differ each time, so that the host computes and no cache answers;
-- probes (see `host_record`) run beside the requests and are never one of them; at most CONNECTIONS exchanges at once;
+- probes (see `host_record`) run in parallel to the requests and are never one of them. CONNECTIONS exchanges at most
+  run at once;
 - a host that serves another model, version or contract is never asked;
 - closing leaves no thread: every exchange ends by its own deadline.
 """
@@ -19,7 +20,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,8 +28,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from numpy.typing import NDArray
 
 from edgekit_runtime.policy.budget import HostOutlook
-from edgekit_runtime.remote.host_record import HostRecord, Step
-from edgekit_runtime.system.errors import ClosedError, HostError
+from edgekit_runtime.remote.host_record import HostRecord, SentRequest, Step
+from edgekit_runtime.system.errors import HostError, model_closed
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
@@ -62,29 +63,30 @@ class _HostEntry:
         self, size: int, ask: Callable[[], tuple[T, HostAnswer]], wanted_s: float = math.inf
     ) -> tuple[T, HostAnswer]:
         """Run an inference and record its outcome. wanted_s: how long a caller waits."""
-        sent = self.record.sent(size, wanted_s)
-        try:
+        with self._recorded(size, wanted_s) as sent:
             outputs, answer = ask()
-        except BaseException as error:
-            self.last_error, code = str(error), error.code if isinstance(error, HostError) else "host"
-            if code == "host-golden":  # what it answered before may be wrong, too, where it is kept
-                self.artifact = None
-            self.record.lost(sent, code)
-            raise
         self.last_error, self.artifact = "", answer.artifact
         said = answer.queue_ms is not None or answer.infer_ms is not None
         self.record.answered(sent, answer.total_ms, answer.total_ms - answer.network_ms if said else None)
         return outputs, answer
 
     def ping(self, timeout_s: float) -> None:
-        sent = self.record.sent(0, timeout_s)
-        try:
+        with self._recorded(0, timeout_s) as sent:
             ms = self.model.ping(timeout_s)
-        except BaseException as error:
-            self.last_error = str(error)
-            self.record.lost(sent, error.code if isinstance(error, HostError) else "host")
-            raise
         self.record.answered(sent, ms)
+
+    @contextlib.contextmanager
+    def _recorded(self, size: int, wanted_s: float) -> Iterator[SentRequest]:
+        """A request whose failure is recorded; the caller records its answer."""
+        sent = self.record.sent(size, wanted_s)
+        try:
+            yield sent
+        except BaseException as error:
+            self.last_error, code = str(error), error.code if isinstance(error, HostError) else "host"
+            if code == "host-golden":  # what it answered before may be wrong, too, where it is kept
+                self.artifact = None
+            self.record.lost(sent, code)
+            raise
 
 
 class Hosts:
@@ -119,7 +121,7 @@ class Hosts:
             host.record.matters()
 
     def look(self) -> None:
-        """Probe the hosts that are due, beside the request."""
+        """Probe the hosts that are due, in parallel to the request."""
         for host in self._hosts:
             self._measure(host)
 
@@ -149,7 +151,7 @@ class Hosts:
         try:
             return self._pool.submit(work)
         except RuntimeError as error:
-            raise ClosedError("the model was closed", do="Open the bundle again") from error
+            raise model_closed() from error
 
     def describe(self) -> list[dict[str, Any]]:
         return [

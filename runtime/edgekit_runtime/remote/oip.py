@@ -16,7 +16,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.system.errors import WireError, shorten
-from edgekit_runtime.system.strict_json import JsonSizeError, load_json
+from edgekit_runtime.system.strict_json import JsonSizeError, compact_json, load_json
 
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -63,7 +62,7 @@ def dtype_of(datatype: object, where: str) -> np.dtype[Any]:
     """Raises WireError for an unknown or unsupported datatype."""
     dtype = DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
-        unknown = f"there is no datatype {shorten(repr(datatype), 40)}"
+        unknown = f"unknown datatype {shorten(repr(datatype), 40)}"
         what = "datatype BYTES is not supported" if datatype == "BYTES" else unknown
         raise WireError(what, where=where, do=f"Datatypes: {', '.join(DATATYPES)}")
     return dtype
@@ -87,7 +86,7 @@ def from_bytes(data: memoryview, datatype: object, shape: tuple[int, ...], where
     array = np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
     if not array.flags.aligned:
         array = array.copy()
-    return _sealed(array, shape)
+    return _read_only(array, shape)
 
 
 def to_json(array: NDArray[Any], where: str) -> list[Any]:
@@ -111,12 +110,12 @@ def from_json(data: object, datatype: object, shape: tuple[int, ...], where: str
     if len(flat) != count:
         raise WireError(f"shape {list(shape)} takes {count} values, {len(flat)} were sent", where=where)
     if not set(map(type, flat)) <= _JSON_TYPES[dtype.kind]:
-        raise WireError(f"a value in the data is no {datatype}", where=where)
+        raise WireError(f"a value in the data is not {datatype}", where=where)
     if dtype.kind in "ui" and flat:
         limits = np.iinfo(dtype)
         if min(flat) < limits.min or max(flat) > limits.max:
             raise WireError(f"a value in the data is out of {datatype}'s range", where=where)
-    return _sealed(_floats(flat, dtype, where) if dtype.kind == "f" else np.array(flat, dtype), shape)
+    return _read_only(_floats(flat, dtype, where) if dtype.kind == "f" else np.array(flat, dtype), shape)
 
 
 def count_of(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> int:
@@ -128,7 +127,7 @@ def count_of(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> int:
 
 def _flat(data: object, shape: tuple[int, ...], where: str) -> Sequence[Any]:
     if not isinstance(data, list):
-        raise WireError("the data is no list", where=where)
+        raise WireError("the data is not a list", where=where)
     if len(shape) < 2 or not any(isinstance(v, list) for v in data):
         return data
     level: list[Any] = data
@@ -151,7 +150,7 @@ def _floats(flat: Sequence[Any], dtype: np.dtype[Any], where: str) -> NDArray[An
     return array
 
 
-def _sealed(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _read_only(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     array = array.reshape(shape)
     array.flags.writeable = False
     return array
@@ -182,10 +181,6 @@ class Wire:
     @property
     def parts(self) -> tuple[bytes | memoryview, ...]:
         return (self.json, *self.tensors)
-
-    @property
-    def length(self) -> int:
-        return sum(map(len, self.parts))
 
     @property
     def headers(self) -> dict[str, str]:
@@ -271,7 +266,7 @@ def decode_request(body: bytes | bytearray | memoryview, header_length: str | No
     binary: dict[str, bool] = {}
     names = []
     for position, output in enumerate(asked):
-        name, own = _named(output, f"output {position}")
+        name, own = _name_and_parameters(output, f"output {position}")
         if "classification" in own or "shared_memory_region" in own:
             raise WireError("classification and shared memory are not supported", where=f"output '{name}'")
         names.append(name)
@@ -293,8 +288,8 @@ def peek_request(text: bytes | bytearray | memoryview) -> tuple[dict[str, tuple[
     """The inputs' shapes and timeout_us from a request's JSON alone. Raises WireError."""
     value = parse_json(text, "the body")
     shapes = {}
-    for position, entry in enumerate(_listed(value, "inputs")):
-        name, _ = _named(entry, f"input {position}")
+    for position, entry in enumerate(_entries(value, "inputs")):
+        name, _ = _name_and_parameters(entry, f"input {position}")
         shapes[name] = _shape(entry, f"input '{name}'")
     return shapes, _timeout(_optional(value, "parameters", dict, "the request") or {})
 
@@ -322,7 +317,7 @@ def parse_json(data: bytes | bytearray | memoryview, where: str) -> dict[str, An
     except ValueError as error:  # also bad UTF-8 and numbers of thousands of digits
         raise WireError(f"not JSON ({type(error).__name__})", where=where) from error
     if not isinstance(value, dict):
-        raise WireError("the JSON is no object", where=where)
+        raise WireError("the JSON is not an object", where=where)
     return value
 
 
@@ -338,7 +333,7 @@ def _encode(head: dict[str, Any], key: str, tensors: Mapping[str, NDArray[Any]],
         else:
             entry["data"] = to_json(array, f"{key[:-1]} '{name}'")
         listed.append(entry)
-    text = json.dumps({**head, key: listed}, separators=(",", ":")).encode()
+    text = compact_json({**head, key: listed})
     if views:
         text += b" " * (-len(text) % 8)
     return Wire(text, tuple(views), bool(views))
@@ -360,11 +355,11 @@ def _split(body: bytes | bytearray | memoryview, header_length: str | None) -> t
 def _tensors(value: dict[str, Any], key: str, kind: str, rest: memoryview) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     at = 0
-    for position, entry in enumerate(_listed(value, key)):
-        name, parameters = _named(entry, f"{kind} {position}")
+    for position, entry in enumerate(_entries(value, key)):
+        name, parameters = _name_and_parameters(entry, f"{kind} {position}")
         where = f"{kind} '{name}'"
         if name in found:
-            raise WireError("it is there twice", where=where)
+            raise WireError("duplicate tensor", where=where)
         shape = _shape(entry, where)
         size = _optional(parameters, "binary_data_size", int, where)
         if "shared_memory_region" in parameters:
@@ -382,7 +377,7 @@ def _tensors(value: dict[str, Any], key: str, kind: str, rest: memoryview) -> di
     return found
 
 
-def _listed(value: dict[str, Any], key: str) -> list[Any]:
+def _entries(value: dict[str, Any], key: str) -> list[Any]:
     listed = value.get(key)
     if not isinstance(listed, list) or not listed:
         raise WireError(f"'{key}' is missing or empty", where="the body")
@@ -395,13 +390,13 @@ def _shape(entry: dict[str, Any], where: str) -> tuple[int, ...]:
     sizes: Any = entry.get("shape")
     listed = isinstance(sizes, list) and len(sizes) <= MAX_DIMS
     if not listed or not all(type(n) is int and 0 <= n < 2**62 for n in sizes):
-        raise WireError(f"the shape is no list of at most {MAX_DIMS} sizes", where=where)
+        raise WireError(f"the shape is not a list of at most {MAX_DIMS} sizes", where=where)
     return tuple(sizes)
 
 
-def _named(entry: object, where: str) -> tuple[str, dict[str, Any]]:
+def _name_and_parameters(entry: object, where: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(entry, dict):
-        raise WireError("it is no JSON object", where=where)
+        raise WireError("not a JSON object", where=where)
     name = _text(entry, "name", where)
     if not name:
         raise WireError("it has no name", where=where)
@@ -412,7 +407,7 @@ def _timeout(parameters: dict[str, Any]) -> int | None:
     """Microseconds; 0 means none, as in Triton's schedule policy."""
     timeout = _optional(parameters, "timeout", int, "the request")
     if timeout is not None and not 0 <= timeout < 2**63:
-        raise WireError("the timeout is no number of microseconds", where="the request")
+        raise WireError("the timeout is not a number of microseconds", where="the request")
     return timeout or None
 
 
@@ -429,8 +424,14 @@ def _optional(value: dict[str, Any], key: str, kind: type[Kind], where: str) -> 
     if found is None:
         return None
     if type(found) is not kind:
-        raise WireError(f"'{key}' is no {_WORDS[kind]}", where=where)
+        raise WireError(f"'{key}' is not {_WORDS[kind]}", where=where)
     return found
 
 
-_WORDS: dict[type, str] = {dict: "JSON object", list: "list", str: "string", int: "whole number", bool: "true or false"}
+_WORDS: dict[type, str] = {
+    dict: "a JSON object",
+    list: "a list",
+    str: "a string",
+    int: "an integer",
+    bool: "true or false",
+}

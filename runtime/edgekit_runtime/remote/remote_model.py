@@ -33,9 +33,16 @@ from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.spec import Layout, TensorSpec
 from edgekit_runtime.loading.replay import ReplayExample, differs
 from edgekit_runtime.policy.options import Host
-from edgekit_runtime.remote.client import HostAnswer, HostClient, HostMetadata, ModelIdentity, TensorInfo
-from edgekit_runtime.remote.credentials import tls_context, token_reader
-from edgekit_runtime.remote.deadline import Deadline
+from edgekit_runtime.remote.client import (
+    HostAnswer,
+    HostClient,
+    HostMetadata,
+    ModelIdentity,
+    TensorInfo,
+    tls_context,
+    token_reader,
+)
+from edgekit_runtime.remote.endpoint import Deadline
 from edgekit_runtime.remote.oip import DATATYPES
 from edgekit_runtime.system.errors import HostError, InputError
 
@@ -115,11 +122,11 @@ class RemoteModel:
         """
         proof = self._proof
         if proof is None:
-            raise self._unproven()
+            raise self._unproven_error()
         outputs, answer = self._ask(items, timeout_s, late_s)
         if self._proof is None or not self._is_still_valid(proof):  # also where it was found wrong meanwhile
             self._proof = None
-            raise self._unproven()
+            raise self._unproven_error()
         if answer.version != proof.version:
             self._proof = None
             what = f"version {answer.version} answered, and version {proof.version} the golden example"
@@ -131,12 +138,12 @@ class RemoteModel:
         before = self._client.breaks
         if not self.proven:
             self._client.forget()
-        items = {name: self._varied(item, self._free[name]) for name, item in self._example.items.items()}
+        items = {name: self._vary(item, self._free[name]) for name, item in self._example.items.items()}
         outputs, answer = self._ask(items, timeout_s)
         apart = [differs(self._contract, outputs, wanted) for wanted in self._example.answers]
         if apart and all(apart):
             self._proof, self._renamed = None, secrets.token_hex(16)
-            what = f"its answer to a golden example is another model's: {apart[0]}"
+            what = f"its answer to a golden example differs, so it is of another model: {apart[0]}"
             do = "Serve the artifact of the same build, with the bundle's own names and preprocessing"
             raise HostError(what, where=self.url, do=do, code="host-golden")
         known = self._proof
@@ -169,7 +176,7 @@ class RemoteModel:
     def _is_still_valid(self, proof: _Proof) -> bool:
         return proof.ours or proof.breaks == self._client.breaks
 
-    def _unproven(self) -> HostError:
+    def _unproven_error(self) -> HostError:
         return HostError(
             "it has not answered a golden example since it was connected", where=self.url, code="host-golden"
         )
@@ -178,7 +185,6 @@ class RemoteModel:
         deadline = Deadline(timeout_s + late_s, self._clock)
         try:
             found = self._client.greet(timeout_s + late_s)
-            assert found is not None  # a client that expects something has asked
             if self._form is None or self._form[0] is not found:  # made once for each server
                 how = () if found.edgekit is not None else (self._options, found, self.url)
                 self._form = found, Form(self._contract.inputs, *how)
@@ -199,7 +205,7 @@ class RemoteModel:
         except ValueError as error:
             raise HostError(str(error), where=self.url, code="host-protocol") from error
 
-    def _varied(self, item: NDArray[Any], free: Sequence[np.dtype[Any]]) -> NDArray[Any]:
+    def _vary(self, item: NDArray[Any], free: Sequence[np.dtype[Any]]) -> NDArray[Any]:
         """The item with random last bits in its first values, except for possible indexes."""
         varied = np.array(item)
         first = varied.reshape(-1)[:32]
@@ -241,7 +247,7 @@ class Form:
         extra = taken.keys() - {name for _, name, _, _ in self._inputs}
         if extra:
             raise HostError(
-                f"it takes '{min(extra)}' too, which the contract does not have", where=url, code="host-refused"
+                f"it also requires '{min(extra)}', which the contract does not have", where=url, code="host-refused"
             )
 
     def tensors(self, items: Items) -> dict[str, NDArray[Any]]:

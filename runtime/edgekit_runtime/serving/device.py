@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
+from operator import itemgetter
 from time import perf_counter
 
 from edgekit_runtime.batching.batcher import Batcher
-from edgekit_runtime.batching.costs import Costs, hand_off_s
+from edgekit_runtime.batching.costs import OUTDATED, Costs, hand_off_s
 from edgekit_runtime.batching.queued_request import BatchResult
 from edgekit_runtime.contract.adapt import CLIP_EVERY, Finisher, adapters, top_score
 from edgekit_runtime.contract.spec import Contract, TensorSpec
@@ -38,6 +39,9 @@ INLINE_BELOW_S = 0.01
 
 For a longer one two hand-offs cost nothing, and its caller can be freed from an engine that hangs.
 """
+
+ON_LOOP_S = 0.001
+"""A shorter inference holds an event loop up no longer than passing it to another thread would."""
 
 
 class Device:
@@ -61,18 +65,18 @@ class Device:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         entry, self.engine = prepared.entry, prepared.engine
-        self._adapters = adapters(contract, entry.inputs, entry.inputs if ready is None else ready)
-        self._adapted, self._contract = count(), contract
-        self._finisher = Finisher(contract, entry.outputs)
+        self.adapters = adapters(contract, entry.inputs, entry.inputs if ready is None else ready)
+        self.numbers, self._contract = count(), contract
+        self.finisher = Finisher(contract, entry.outputs)
         self._prepared = prepared
-        self._clock, self._learned = clock, InferenceHistory(clock=clock)
+        self._clock, self.learned = clock, InferenceHistory(clock=clock)
         self._watching = threading.RLock()  # what is submitted while the interpreter ends runs in this very thread
         self._watch: Future[BatchResult] | None = None
         self._throttle_s = 0.0
         free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
         self.costs = Costs(prepared.costs, fixed=not free, hand_off_s=hand_off_s())
-        single_s = self._slowest_s = self.costs.seconds(1)
-        self._learned.add(single_s * 1e3)
+        single_s = self.slowest_s = self.costs.seconds(1)
+        self.learned.add(single_s * 1e3)
         self.batcher: Batcher[Tensors, Tensors] = Batcher(
             self._run,
             self.costs,
@@ -91,79 +95,72 @@ class Device:
 
     def ways(self) -> dict[str, str]:
         """Input -> how pixels travel to the engine."""
-        return {name: adapter.way for name, adapter in self._adapters}
+        return {name: adapter.way for name, adapter in self.adapters}
 
     def outlook(self, priority: int = 0, came: float | None = None) -> DeviceOutlook:
         """Expected latency of a request that arrives now or at `came`: the queue and an inference."""
         queue_s, elapsed_s = self.batcher.ahead(priority, came)
-        learned = self._learned
+        learned = self.learned
         elapsed_ms = None if elapsed_s is None else elapsed_s * 1e3
         return DeviceOutlook(learned.ascending_ms, learned.latest_ms, queue_s * 1e3, elapsed_ms)
+
+    @property
+    def idle(self) -> bool:
+        return self.batcher.runs.started is None and not self.batcher.queue.lanes.live
+
+    def is_short(self) -> bool:
+        """Whether an inference is below ON_LOOP_S, can begin at once, and gains by no batch."""
+        brief = self.batcher.runs.quick_s < OUTDATED * ON_LOOP_S
+        return brief and self.batcher.inline and not self.batcher.batches and self.idle
 
     def adapt(self, request: Request, items: Items) -> Tensors:
         before = perf_counter()
         tensors = []
-        for name, adapter in self._adapters:
+        for name, adapter in self.adapters:
             tensors.append(adapter(items[name]))  # a comprehension is a call before Python 3.12
-        sample, rest = divmod(next(self._adapted), CLIP_EVERY)
+        sample, rest = divmod(next(self.numbers), CLIP_EVERY)
         if not rest:
-            request.clipped = 0, 0, None
-            for (_, adapter), tensor in zip(self._adapters, tensors, strict=True):
-                clipped, seen = adapter.clipped(tensor, sample)
-                if seen:
-                    request.clipped = clipped, seen, None
+            seen = [one.clipped(tensor, sample) for (_, one), tensor in zip(self.adapters, tensors, strict=True)]
+            request.clipped = *max(seen, key=itemgetter(1)), None
         request.timings["adapt"] = (perf_counter() - before) * 1e3
         return tensors
 
     def finish(self, request: Request, served: BatchResult) -> Outputs:
         """The contract's outputs of a batcher's result; its times are noted and learnt from."""
         before = self._clock()
-        outputs = self._finisher(served.result)
-        now, ran_s, timings = self._clock(), served.ran_s, request.timings
-        timings["queue"], timings["engine"] = served.queued_s * 1e3, ran_s * 1e3
-        timings["finish"] = (now - before) * 1e3
+        outputs, timings = self.finish_late(served), request.timings
+        timings["queue"], timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
+        timings["finish"] = (self._clock() - before) * 1e3
         if request.clipped is not None:
             request.clipped = *request.clipped[:2], top_score(outputs, self._contract)
-        learned = self._learned
-        if ran_s * 1e3 < learned.outdated_ms:
-            learned.add(ran_s * 1e3)
-        else:
-            learned.put((now, ran_s * 1e3))
-        self._slowest_s = max(self._slowest_s, ran_s)
         return outputs
 
     def finish_late(self, served: BatchResult) -> Outputs:
         """As `finish`, for a request whose caller has gone."""
-        self._learned.add(served.ran_s * 1e3)
-        self._slowest_s = max(self._slowest_s, served.ran_s)
-        return self._finisher(served.result)
+        self.learned.add(served.ran_s * 1e3)
+        self.slowest_s = max(self.slowest_s, served.ran_s)
+        return self.finisher(served.result)
 
     def watch(self, items: Items) -> None:
         """Run a copy of a request that a host answers, to keep the device's times current."""
         with self._watching:
-            if self._learned.age_s < WATCH_EVERY_S or (self._watch is not None and not self._watch.done()):
+            if self.learned.age_s < WATCH_EVERY_S or (self._watch is not None and not self._watch.done()):
                 return
-            try:
-                self._watch = self.batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
-            except (ClosedError, QueueFull):
-                return
-        self._watch.add_done_callback(self._learn)
+            self._watch = self._copy(items)
+        if self._watch is not None:
+            self._watch.add_done_callback(self._learn)
 
     def run_beside(self, items: Items, done: Callable[[Outputs], None]) -> bool:
         """Run a request that a host answered, if the device is idle. Returns whether it is.
 
         done: gets the outputs.
         """
-        if self.batcher.queued or self.batcher.running_s is not None:
-            return False
-        try:
-            served = self.batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
-        except (ClosedError, QueueFull):
-            return False
-        served.add_done_callback(
-            lambda ran: None if ran.cancelled() or ran.exception() else done(self.finish_late(ran.result()))
-        )
-        return True
+        served = self._copy(items) if self.idle else None
+        if served is not None:
+            served.add_done_callback(
+                lambda ran: None if ran.cancelled() or ran.exception() else done(self.finish_late(ran.result()))
+            )
+        return served is not None
 
     def throttle(self, delay_ms: float) -> None:
         check_number("delay_ms", delay_ms)
@@ -171,7 +168,7 @@ class Device:
             raise ValueError(f"delay_ms must be 0 or more, not {delay_ms}")
         with self._watching:
             self._throttle_s = delay_ms / 1e3
-            self.batcher.run_one = self._run_one
+            self.batcher.runs.one = self._run_one
 
     def close(self, timeout_s: float) -> None:
         """Drain for at most timeout_s, fail the rest, and free the engine once it is unused."""
@@ -181,9 +178,16 @@ class Device:
         if idle:
             self._prepared.close()
 
+    def _copy(self, items: Items) -> Future[BatchResult] | None:
+        """Queue a request that no caller waits for; None if that is refused."""
+        try:
+            return self.batcher.submit([adapter(items[name]) for name, adapter in self.adapters])
+        except (ClosedError, QueueFull):
+            return None
+
     def _learn(self, done: Future[BatchResult]) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._learned.add(done.result().ran_s * 1e3)
+            self.learned.add(done.result().ran_s * 1e3)
 
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
@@ -195,14 +199,14 @@ class Device:
         self._before_run()
         with self._watching:
             if not self._throttle_s:
-                self.batcher.run_one = self.engine.run
+                self.batcher.runs.one = self.engine.run
         return self.engine.run(tensors)
 
     def _before_run(self) -> None:
         if self._watched is None and not self._prepared.isolated:
             self._watched = watch(
-                lambda: self.batcher.running_s,
-                lambda: self._slowest_s,
+                self.batcher.runs.running_s,
+                lambda: self.slowest_s,
                 self.batcher.abandon,
                 lambda slowest_s: limit_s(slowest_s) if self._hang_s is None else self._hang_s,
             )

@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from edgekit_runtime.loading.replay import differs
 from edgekit_runtime.policy.budget import DeviceOutlook, HostOutlook, OffloadDecision
 from edgekit_runtime.serving.offload import DeviceRequest, Errand, Offload
 from edgekit_runtime.serving.request import Items, Outputs
-from edgekit_runtime.system.errors import ClosedError, HostError, MemoryExceeded
+from edgekit_runtime.system.errors import HostError, MemoryExceeded, model_closed
 from edgekit_runtime.system.threads import Alarms
 
 if TYPE_CHECKING:
@@ -80,9 +80,8 @@ class Fallback:
     ) -> None:
         self._late = late
         self._alarms = Alarms("edgekit-deadlines")
-        far = _Nowhere() if hosts is None else _Far(hosts, answered)
         spare = None if degraded is None else _DegradedLane(degraded)
-        self._policy = Offload(_LocalDevice(device), far, perf_counter, self._alarms.at, spare)
+        self._policy = Offload(_LocalDevice(device), _Far(hosts, answered), perf_counter, self._alarms.at, spare)
         self._open: set[Errand] = set()
         self._closed = False
 
@@ -104,7 +103,7 @@ class Fallback:
         if away.decision.destination != "neither":
             self._open.add(away.errand)
         if self._closed:
-            away.errand.end("neither", error=_closed())
+            away.errand.end("neither", error=model_closed())
         try:
             self._policy.begin(away.errand, away.decision)
         except MemoryExceeded:  # no thread for its deadline
@@ -115,7 +114,7 @@ class Fallback:
         """End open requests with ClosedError; their exchanges end by their own deadlines."""
         self._closed = True
         for errand in list(self._open):
-            errand.withdraw(_closed())
+            errand.withdraw(model_closed())
         self._alarms.close()
 
 
@@ -129,8 +128,7 @@ class _LocalDevice:
         return self._device.outlook(priority)
 
     def idle(self) -> bool:
-        batcher = self._device.batcher
-        return not batcher.queued and batcher.running_s is None
+        return self._device.idle
 
     def start(self, errand: Errand, done: Done) -> DeviceRequest:
         request, items = errand.work
@@ -178,20 +176,31 @@ class _OnDevice:
 
 
 class _Far:
-    """The hosts."""
+    """The hosts, if any."""
 
-    def __init__(self, hosts: Hosts, answered: Callable[[Items, Outputs, Callable[[], None]], None]) -> None:
+    def __init__(self, hosts: Hosts | None, answered: Callable[[Items, Outputs, Callable[[], None]], None]) -> None:
         self._hosts, self._answered = hosts, answered
-        self.outlooks, self.matter, self.look = hosts.outlooks, hosts.matter, hosts.look
+
+    def outlooks(self, size: int | None) -> Sequence[HostOutlook]:
+        return () if self._hosts is None else self._hosts.outlooks(size)
+
+    def matter(self) -> None:
+        if self._hosts is not None:
+            self._hosts.matter()
+
+    def look(self) -> None:
+        if self._hosts is not None:
+            self._hosts.look()
 
     def start(self, index: int, errand: Errand, left_s: float, patience_s: float, done: Done) -> None:
         request, items = errand.work
-        began = perf_counter()
+        began, hosts = perf_counter(), self._hosts
+        assert hosts is not None
 
         def ask() -> None:
             waited_s = perf_counter() - began
             try:
-                answered = self._hosts.infer(index, items, max(0.0, left_s - waited_s), patience_s - left_s)
+                answered = hosts.infer(index, items, max(0.0, left_s - waited_s), patience_s - left_s)
             except HostError as error:
                 request.timings["host_failed"] = (perf_counter() - began) * 1e3
                 done(None, error)
@@ -199,29 +208,9 @@ class _Far:
                 done(None, error)
             else:
                 done(answered, None)
-                self._answered(items, answered[0], lambda: self._hosts.doubt(index))
+                self._answered(items, answered[0], lambda: hosts.doubt(index))
 
-        self._hosts.submit(ask)
-
-
-class _Nowhere:
-    """No hosts."""
-
-    def outlooks(self, size: int | None) -> tuple[HostOutlook, ...]:
-        return ()
-
-    def matter(self) -> None:
-        pass
-
-    def look(self) -> None:
-        pass
-
-    def start(self, index: int, errand: Errand, left_s: float, patience_s: float, done: Done) -> None:
-        raise _closed()
-
-
-def _closed() -> ClosedError:
-    return ClosedError("the model was closed", do="Open the bundle again")
+        hosts.submit(ask)
 
 
 COMPARE_EVERY, COMPARE_CLOSEST = 200, 5

@@ -20,12 +20,9 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from edgekit_runtime.cache.identity import Flights, identify, of_artifact
 from edgekit_runtime.cache.tiered import Cache
@@ -40,14 +37,23 @@ from edgekit_runtime.serving.request import (
     Intake,
     Items,
     Outputs,
+    Predict,
     Request,
     Source,
     Tensors,
     own,
 )
 from edgekit_runtime.serving.session import needs_session
-from edgekit_runtime.system.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, HostError
+from edgekit_runtime.system.errors import (
+    BudgetExceeded,
+    ClosedError,
+    EdgekitError,
+    EngineError,
+    HostError,
+    model_closed,
+)
 from edgekit_runtime.system.faults import Faults
+from edgekit_runtime.system.records import record
 from edgekit_runtime.system.threads import ForkGuard, FutureRelay, fork_safe_future
 from edgekit_runtime.telemetry.meter import Meter
 
@@ -58,7 +64,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.serving.fallback import Away, Fallback, Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _SharedResult:
     """What requests get that joined another: its outputs, and their source."""
 
@@ -66,6 +72,9 @@ class _SharedResult:
     source: Source
     distance: float | None
     by_host: bool
+
+
+_MORE_TIME = "Allow more time, add a host, or use a smaller model"
 
 
 class _LeaderInterruptedError(EngineError):
@@ -80,6 +89,7 @@ class Journey:
     """Thread-safe. After `close` every request fails with ClosedError.
 
     meter: counts the requests of this bundle alone.
+    compiled: makes `predict` of a journey that is complete but for it.
     cache: None if nothing is kept.
     faults: of the parts that are not needed for an answer.
     """
@@ -89,6 +99,7 @@ class Journey:
         opened: OpenedBundle,
         limits: ModelLimits,
         meter: Meter,
+        compiled: Callable[[Journey], Predict],
         cache: Cache | None = None,
         faults: Faults | None = None,
     ) -> None:
@@ -98,23 +109,23 @@ class Journey:
         ready = opened.bundle.artifact().inputs  # one form for callers, whichever artifact runs
         on_device = partial(Device, self.contract, ready=ready, queue_limit=limits.queue, hang_s=limits.hang_s)
         self.device = on_device(opened.prepared)
-        self._intake = Intake(self.contract, ready)
-        self._by = opened.prepared.entry.recipe, opened.engine
+        self.intake = Intake(self.contract, ready)
+        self.by = opened.prepared.entry.recipe, opened.engine
         self.degraded: Device | None = None
         self._by_degraded: tuple[str | None, str | None] = None, None
         if opened.degraded is not None:
             self.degraded = on_device(opened.degraded)
             self._by_degraded = opened.degraded.entry.recipe, opened.degraded_engine
         self.cache = cache
-        self._flights: Flights[_SharedResult] = Flights()
-        self._namespace = opened.namespace
+        self.flights: Flights[_SharedResult] = Flights()
+        self.namespace = opened.namespace
         self.meter = meter
-        self._relay = FutureRelay()
+        self.relay = FutureRelay()
         self._counting = threading.Lock()
         self.guard = ForkGuard()
-        self._closed = self._retired = False
+        self.closed = self._retired = False
         self.predicted_late = 0
-        self._fallback: Fallback | None = None
+        self.fallback: Fallback | None = None
         if opened.hosts is not None or self.degraded is not None:
             from edgekit_runtime.serving.fallback import Comparison, Fallback
 
@@ -122,23 +133,27 @@ class Journey:
                 self.faults.shield("meter", lambda: self.meter.compared(differs=differs))
 
             self._comparison = Comparison(self.contract, self.device.run_beside, compared)
-            self._fallback = Fallback(
+            self.fallback = Fallback(
                 self.device, opened.hosts, self._keep_late_answer, self._comparison.answered, self.degraded
             )
+        self.predict = compiled(self)
 
-    def predict(self, request: Request, inputs: Any) -> Answer:
+    def travel(
+        self, request: Request, inputs: Any, *, looked: bool = False, flight: Future[_SharedResult] | None = None
+    ) -> Answer:
+        """Answer a request, from its beginning or from where the fast path left it.
+
+        looked: it was looked up in the cache. flight: of the identical request that it joined.
+        """
         if self.guard.forked:
             raise self.guard.error()
         try:
             while True:
-                pending = self._arrive(request, inputs, keep=False)
+                pending = self._arrive(request, inputs, keep=False, looked=looked) if flight is None else flight
+                looked, flight = False, None
                 if isinstance(pending, list):
-                    due = math.inf if request.budget_ms is None else request.due
-                    served = self.device.batcher.call(pending, due=due, priority=request.priority)
-                    outputs = self.device.finish(request, served)
-                    if request.key is None and request.look is None:  # nothing to keep, and no request joined it
-                        return self._answer(request, outputs, "device")
-                    return self._deliver(request, outputs)
+                    served = self.device.batcher.call(pending, due=request.due, priority=request.priority)
+                    return self.deliver(request, self.device.finish(request, served))
                 if isinstance(pending, Answer):
                     return pending
                 if not isinstance(pending, Future):
@@ -148,7 +163,7 @@ class Journey:
                 except _LEADERS_OWN:
                     continue
         except BaseException as error:
-            self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
+            self.fail(request, error)
             raise
 
     def submit(self, request: Request, inputs: Any) -> Future[Answer]:
@@ -158,17 +173,33 @@ class Journey:
         try:
             self._submit(answer, request, inputs)
         except BaseException as error:
-            self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
+            self.fail(request, error)
             raise
         return answer
 
-    def _submit(self, answer: Future[Answer], request: Request, inputs: Any) -> None:
-        pending = self._arrive(request, inputs, keep=True)
+    async def wait(self, request: Request, inputs: Any) -> Answer | Future[Answer]:
+        """As `submit`, for a task of an event loop; a future if hosts or another request answer."""
+        if self.guard.forked:
+            raise self.guard.error()
+        try:
+            pending = self._arrive(request, inputs, keep=True)
+            if isinstance(pending, list):
+                served = await self.device.batcher.wait(pending, due=request.due, priority=request.priority)
+                return self.deliver(request, self.device.finish(request, served))
+            answer: Future[Answer] = fork_safe_future()
+            self._submit(answer, request, inputs, pending)
+        except BaseException as error:
+            self.fail(request, error, lost=isinstance(error, Exception))  # else its task was cancelled
+            raise
+        return answer
+
+    def _submit(self, answer: Future[Answer], request: Request, inputs: Any, pending: Any = None) -> None:
+        pending = self._arrive(request, inputs, keep=True) if pending is None else pending
         if isinstance(pending, Answer):
             if answer.set_running_or_notify_cancel():
                 answer.set_result(pending)
         elif isinstance(pending, Future):
-            own = {name: copy_in(value) for name, value in self._intake.take(inputs).items()}
+            own = {name: copy_in(value) for name, value in self.intake.take(inputs).items()}
             self._settle_following(answer, request, own, pending)
         elif not isinstance(pending, list):
             errand = pending.errand
@@ -179,7 +210,7 @@ class Journey:
             served = self.device.batcher.submit(pending, due=request.due, priority=request.priority)
             if not request.leads:
                 answer.add_done_callback(lambda caller: served.cancel() if caller.cancelled() else None)
-            self._settle(answer, request, served, lambda got: self._deliver(request, self.device.finish(request, got)))
+            self._settle(answer, request, served, lambda got: self.deliver(request, self.device.finish(request, got)))
 
     def retire(self, timeout_s: float) -> None:
         """Close, because another journey takes over; a request that comes too late is asked there."""
@@ -188,42 +219,39 @@ class Journey:
 
     def close(self, timeout_s: float) -> None:
         """Refuse new requests, drain for at most timeout_s, fail the rest, free the engine."""
-        self._closed = True
+        self.closed = True
         if self.opened.hosts is not None:
             self.opened.hosts.close()
         self.device.close(timeout_s)
         if self.degraded is not None:
             self.degraded.close(timeout_s)
-        if self._fallback is not None:
-            self._fallback.close()
+        if self.fallback is not None:
+            self.fallback.close()
         if self.cache is not None:
             cache = self.cache
             self.faults.shield("cache", lambda: cache.close(timeout_s))
         if self.opened.held is not None:
             self.opened.held.close()
 
-    def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_SharedResult] | Away | Tensors:
+    def _arrive(
+        self, request: Request, inputs: Any, *, keep: bool, looked: bool = False
+    ) -> Answer | Future[_SharedResult] | Away | Tensors:
         """Identify, look up, join, decode, compare, decide and adapt a request.
 
         Returns an answer, a flight to follow, or the tensors to run.
         keep: the caller may reuse its arrays before the engine has read them.
         """
-        if self._closed:
-            raise ClosedError("the model was closed", do="Open the bundle again")
+        if self.closed:
+            raise model_closed()
         if self.contract.state != "none":
             raise needs_session(self.contract)
-        intake, cache = self._intake, self.cache
-        direct = type(inputs) is np.ndarray and inputs.shape == intake.only_shape
-        named: IdentifiedInput = {intake.only: inputs} if direct else intake.take(inputs)
-        if cache is not None and cache.exact:
+        cache, named = self.cache, self.intake.take(inputs)
+        if cache is not None and cache.exact and not looked:
             found, named = self._look_up(cache, request, named)
             if found is not None:
                 return found
         before = perf_counter()
-        if direct and inputs.dtype in intake.only_as_it_is:
-            items, request.geometry = named, intake.only_geometry
-        else:
-            items, request.geometry = intake.decode(named)
+        items, request.geometry = self.intake.decode(named)
         now = perf_counter()
         request.timings["decode"] = (now - before) * 1e3
         if (
@@ -233,11 +261,11 @@ class Journey:
         ):
             request.timings["similar"] = (perf_counter() - now) * 1e3
             if look.hit is not None:
-                return self._deliver(request, look.hit.outputs, "similar", look.hit.distance)
+                return self.deliver(request, look.hit.outputs, "similar", look.hit.distance)
             request.look = look
         if request.budget_ms is not None:
             if request.stale_ok and cache is not None and request.key is None:
-                identified = self.faults.shield("cache", partial(identify, named, self._namespace))
+                identified = self.faults.shield("cache", partial(identify, named, self.namespace))
                 request.stale_key = None if identified is None else identified[0]
             try:
                 away = self._decide(request, items)
@@ -248,9 +276,9 @@ class Journey:
                 return kept_answer
             if away is not None:
                 if away.decision.destination != "device" and (hit := self._cached_host_answer(request)) is not None:
-                    return self._deliver(request, hit.outputs, "cache")
-                assert self._fallback is not None
-                self._fallback.begin(away, dict(zip(items, own(list(items.values()), named), strict=True)))
+                    return self.deliver(request, hit.outputs, "cache")
+                assert self.fallback is not None
+                self.fallback.begin(away, dict(zip(items, own(list(items.values()), named), strict=True)))
                 return away
         tensors = self.device.adapt(request, items)
         return own(tensors, named) if keep else tensors
@@ -261,13 +289,13 @@ class Journey:
         """The exact answer, the flight of an identical request, or None; and the inputs, read once."""
         hit = None
         try:
-            if not cache.pays(request.start):
+            if not cache.worth.pays(request.start):
                 return None, named
-            request.key, named = identify(named, self._namespace)
+            request.key, named = identify(named, self.namespace)
             hashed = perf_counter()
             request.timings["identify"] = (hashed - request.start) * 1e3
             if request.key is not None:
-                left_s = math.inf if request.budget_ms is None else request.due - hashed
+                left_s = math.inf if request.budget_ms is None else request.start + request.budget_ms / 1e3 - hashed
                 hit = cache.lookup(request.key, hash_s=hashed - request.start, left_s=left_s)
         except EdgekitError:
             raise
@@ -278,13 +306,13 @@ class Journey:
             return None, named
         flight = None
         if hit is None:
-            if self._relay.now:  # a caller's callback in our own thread must not wait for what that thread would do
+            if self.relay.now:  # a caller's callback in our own thread must not wait for what that thread would do
                 return None, named
-            flight, request.leads = self._flights.join(request.key)
+            flight, request.leads = self.flights.join(request.key)
             if request.leads:
                 return None, named
-        if self._intake.placed:
-            request.geometry = self._intake.locate(named)
+        if self.intake.placed:
+            request.geometry = self.intake.locate(named)
         return flight if hit is None else self._answer(request, hit.outputs, "cache"), named
 
     def _cached_host_answer(self, request: Request) -> Hit | None:
@@ -306,7 +334,7 @@ class Journey:
         """A host's kept answer; or, if the caller accepts it, a stale answer; or None."""
         hit = self._cached_host_answer(request)
         if hit is not None:
-            return self._deliver(request, hit.outputs, "cache")
+            return self.deliver(request, hit.outputs, "cache")
         cache, key = self.cache, request.key or request.stale_key
         if not request.stale_ok or cache is None or key is None:
             return None
@@ -324,27 +352,26 @@ class Journey:
         """Those that joined the request go their own way: they may have more time."""
         if request.leads and request.key is not None:
             request.leads = False
-            self._flights.crash(request.key, refusal)
+            self.flights.crash(request.key, refusal)
 
     def _decide(self, request: Request, items: Items) -> Away | None:
         """Who answers in time; None for the device alone. Raises BudgetExceeded if no one would."""
         specs, away, left_ms = self.contract.inputs, None, request.left_ms()
-        if self._fallback is None:
+        if self.fallback is None:
             decision = decide(left_ms, self.device.outlook(request.priority))
         else:
             # A host takes pixels, or what the original took; not what was made ready for this device's artifact.
             travels = all(items[spec.name].dtype in kind_of(spec).dtypes(spec) for spec in specs)
             size = sum(item.nbytes for item in items.values()) if travels else None
-            away = self._fallback.away(request, items, size)
+            away = self.fallback.away(request, items, size)
             decision = away.decision
         if decision.destination == "neither":
             self.device.watch(items)
-            left = f"{left_ms:.3g} ms of them" if left_ms > 0 else "nothing of them"
-            raise BudgetExceeded(
-                f"no answer is expected within {request.budget_ms:g} ms: the fastest is expected to take  "
-                f"{decision.predicted_ms:.3g} ms, and {left} is left",
-                do="Give more time, add a host, or use a smaller model",
-            )
+            assert request.budget_ms is not None  # without one, everybody makes it
+            why = f"reading and decoding the input took {request.budget_ms - left_ms:.3g} ms"
+            if left_ms > 0:
+                why = f"{left_ms:.3g} ms are left, and the fastest would take {decision.predicted_ms:.3g} ms"
+            raise BudgetExceeded(f"no answer expected within {request.budget_ms:g} ms: {why}", do=_MORE_TIME)
         if decision.fits is False and decision.destination == "device":
             with self._counting:
                 self.predicted_late += 1
@@ -354,20 +381,18 @@ class Journey:
         """The first answer; without one in time a kept or degraded one, or the error."""
         source, result, error = outcome
         if source == "device":
-            return self._deliver(request, self.device.finish(request, result))
+            return self.deliver(request, self.device.finish(request, result))
         if source == "host":
             outputs, answer = result
             request.timings["network"] = answer.network_ms
             request.timings["host"] = answer.total_ms - answer.network_ms
             self._store_of_host(request, outputs, answer.artifact)
             request.by_host = True
-            return self._deliver(request, outputs, "host")
+            return self.deliver(request, outputs, "host")
         if source != "degraded" and error is not None and not isinstance(error, (BudgetExceeded, HostError)):
             raise error
-        why = "the time was over before the device or a host answered" if error is None else str(error)
-        refusal = BudgetExceeded(
-            f"no answer within {request.budget_ms:g} ms: {why}", do="Give more time, add a host, or use a smaller model"
-        )
+        why = "the time ran out before the device or a host answered" if error is None else str(error)
+        refusal = BudgetExceeded(f"no answer within {request.budget_ms:g} ms: {why}", do=_MORE_TIME)
         refusal.__cause__ = error
         kept_answer = self._instead(request, refusal)
         if kept_answer is not None:
@@ -396,7 +421,7 @@ class Journey:
             key = of_artifact(request.key, artifact)
             self.faults.shield("cache", lambda: cache.store(key, outputs, self._cost_ms(request)))
 
-    def _deliver(
+    def deliver(
         self, request: Request, outputs: Outputs, source: Source = "device", distance: float | None = None
     ) -> Answer:
         """Keep the device's outputs, wake the followers, answer."""
@@ -411,7 +436,7 @@ class Journey:
                 self.faults.note("cache", error)
         if request.leads and request.key is not None:
             request.leads = False
-            self._flights.land(request.key, _SharedResult(outputs, source, distance, request.by_host))
+            self.flights.land(request.key, _SharedResult(outputs, source, distance, request.by_host))
         return self._answer(request, outputs, source, distance)
 
     @staticmethod
@@ -432,7 +457,7 @@ class Journey:
             self.meter.record(source, total, met, request.timings, request.clipped)
         except Exception as error:  # noqa: BLE001 - the answer is there already
             self.faults.note("meter", error)
-        by = (None, None) if request.by_host else self._by_degraded if source == "degraded" else self._by
+        by = (None, None) if request.by_host else self._by_degraded if source == "degraded" else self.by
         return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry, *by)
 
     def _settle_following(
@@ -445,7 +470,7 @@ class Journey:
                 try:
                     self._submit(answer, request, inputs)
                 except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-                    self._fail(request, error)
+                    self.fail(request, error)
                     if answer.set_running_or_notify_cancel():
                         answer.set_exception(error)
                 return
@@ -456,22 +481,22 @@ class Journey:
     def _settle(
         self, answer: Future[Answer], request: Request, pending: Future[Any], finish: Callable[[Any], Answer]
     ) -> None:
-        self._relay.carry(pending, answer, finish, lambda error, lost: self._fail(request, error, lost=lost))
+        self.relay.carry(pending, answer, finish, lambda error, lost: self.fail(request, error, lost=lost))
 
-    def _fail(self, request: Request, error: BaseException, *, lost: bool = True) -> None:
-        """Count the error; a leader's followers get it too.
+    def fail(self, request: Request, error: BaseException, *, lost: bool = True) -> None:
+        """Count the error, unless another journey is asked now; a leader's followers get it too.
 
-        lost: False if the request is asked elsewhere.
+        lost: False if its caller has gone.
         """
         if request.leads and request.key is not None:
             request.leads = False
             followed = (
                 error
                 if isinstance(error, Exception)
-                else _LeaderInterruptedError("the request this one joined was interrupted")
+                else _LeaderInterruptedError("the identical request that this one joined was interrupted")
             )
-            self._flights.crash(request.key, followed)
-        if lost:
+            self.flights.crash(request.key, followed)
+        if lost and not (self._retired and isinstance(error, ClosedError)):
             self.count_error(error)
 
     def count_error(self, error: BaseException) -> None:

@@ -17,39 +17,43 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
-from types import TracebackType
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from edgekit_runtime.batching.batcher import BatchStats
-from edgekit_runtime.cache.kept import KeptForm
 from edgekit_runtime.cache.memory_tier import MemoryCache
+from edgekit_runtime.cache.stored_answers import KeptForm
 from edgekit_runtime.cache.tiered import Cache, CacheStats
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Arithmetic
 from edgekit_runtime.policy.options import CacheOptions, Options, check_number
+from edgekit_runtime.serving.device import ON_LOOP_S
+from edgekit_runtime.serving.fast_path import compile_fast_path
 from edgekit_runtime.serving.journey import Journey
 from edgekit_runtime.serving.opened import OpenedBundle
 from edgekit_runtime.serving.request import Answer, Request, checked_budget
 from edgekit_runtime.serving.session import Session, SessionParts, Sessions
-from edgekit_runtime.system.errors import ClosedError, ContractError
+from edgekit_runtime.system.closing import ClosedOnExit
+from edgekit_runtime.system.errors import ClosedError, ContractError, model_closed
 from edgekit_runtime.system.faults import Faults
 from edgekit_runtime.system.memory import scarce
+from edgekit_runtime.system.records import asdict, field, record
 from edgekit_runtime.system.watchdog import Health
 from edgekit_runtime.telemetry.meter import Counts, Meter, MeterStats
 from edgekit_runtime.telemetry.slow import SlowWatch
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
+    from edgekit_runtime.serving.describe_and_stats import ModelDescription
     from edgekit_runtime.telemetry.metrics import ModelMetrics
     from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions, TelemetryStats
 
 MOST_PRIORITY = 1000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Stats:
     """Figures since the model was opened.
 
@@ -90,7 +94,7 @@ class Companion(Protocol):
     def close(self) -> None: ...
 
 
-class Model:
+class Model(ClosedOnExit["Model"]):
     """Made by `open_bundle`. Every method may be called from any thread.
 
     In a forked child methods raise ForkedError, but `health` and `describe` answer, and `close` does nothing.
@@ -107,16 +111,21 @@ class Model:
         self._opener = opener
         self._faults = Faults(opened.bundle.manifest.name)
         self._counts, self._predicted_late = Counts(), 0
-        self._journey = self._started(opened)
+        self._journey = self._start_journey(opened)
         self._counts.begin(self._journey.meter)
         self._sessions = Sessions(self._session_parts(self._journey))
         self._swapping = threading.Lock()
-        self._closed = False
+        self._closed, self._paused = False, 0.0
         self._reporter: Reporter | None = None
         self._telemetry: TelemetryOptions | None = None
         self._accompanying, self._companions = threading.Lock(), weakref.WeakSet[Companion]()
         if opened.held is not None:
             opened.held.accompany(self)
+
+    def __repr__(self) -> str:
+        manifest, health = self.manifest, self.health()
+        by = f"{self._journey.opened.prepared.entry.recipe} on {self._journey.opened.engine}"
+        return f"<Model {manifest.name} version {manifest.version}: {by}, {health.state}>"
 
     @property
     def contract(self) -> Contract:
@@ -148,14 +157,15 @@ class Model:
         SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without
         Pillow.
         """
-        if budget_ms is None and priority == 0 and not stale_ok:
-            request = Request(self._budget_ms)  # as `_request`, without a call
-        else:
-            request = self._request(budget_ms, priority, stale_ok)
+        start = perf_counter()
+        budget_ms = self._budget_ms if budget_ms is None else checked_budget(budget_ms)
+        request = None if priority == 0 and not stale_ok else _request(budget_ms, priority, stale_ok)
         while True:
             journey = self._journey
             try:
-                return journey.predict(request, inputs)
+                if request is None:
+                    return journey.predict(inputs, budget_ms, start)
+                return journey.travel(request, inputs)
             except ClosedError:
                 if self._closed or journey is self._journey:  # else: swapped between the two lines above
                     raise
@@ -164,7 +174,7 @@ class Model:
         self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
     ) -> Future[Answer]:
         """As `predict`, without waiting. Bad input raises here; the future carries later errors."""
-        request = self._request(budget_ms, priority, stale_ok)
+        request = _request(self._budget_ms if budget_ms is None else checked_budget(budget_ms), priority, stale_ok)
         while True:
             journey = self._journey
             try:
@@ -176,10 +186,27 @@ class Model:
     async def apredict(
         self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
     ) -> Answer:
-        """As `predict`, for asyncio. Decoding runs here; the engine runs in the batcher's thread."""
+        """As `predict`, for asyncio. Decoding runs here, the engine in the batcher's thread.
+
+        An inference shorter than ON_LOOP_S runs here, too, if the engine is idle; other tasks run in between.
+        """
         import asyncio
 
-        return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms, priority=priority, stale_ok=stale_ok))
+        if self._journey.device.is_short():
+            answer = self.predict(inputs, budget_ms=budget_ms, priority=priority, stale_ok=stale_ok)
+            if (now := perf_counter()) - self._paused >= ON_LOOP_S:
+                self._paused = now
+                await asyncio.sleep(0)
+            return answer
+        request = _request(self._budget_ms if budget_ms is None else checked_budget(budget_ms), priority, stale_ok)
+        while True:
+            journey = self._journey
+            try:
+                answered = await journey.wait(request, inputs)
+                return answered if isinstance(answered, Answer) else await asyncio.wrap_future(answered)
+            except ClosedError:
+                if self._closed or journey is self._journey:
+                    raise
 
     def swap(self, path: str | os.PathLike[str], *, timeout_s: float = 60.0) -> None:
         """Answer with another bundle from now on. Returns once the old one is drained and closed.
@@ -193,7 +220,7 @@ class Model:
         check_number("timeout_s", timeout_s)
         with self._swapping:
             if self._closed:
-                raise _closed()
+                raise model_closed()
             if self.contract.state != "none":
                 raise ContractError(
                     "a model that keeps a state cannot be swapped: its sessions would lose it",
@@ -203,7 +230,7 @@ class Model:
             try:
                 _check_same_use(self._journey.contract, opened)
                 with scarce(path):
-                    fresh = self._started(opened)
+                    fresh = self._start_journey(opened)
             except BaseException:
                 opened.close()
                 raise
@@ -264,13 +291,13 @@ class Model:
         reason = str(device.hung) if device.hung is not None else device.engine.dead
         return Health("ready") if reason is None else Health("dead", reason)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ModelDescription:
         """Describe the open model: bundle, artifact, engine, inputs, self-test, telemetry."""
-        from edgekit_runtime.serving.figures import describe_model
+        from edgekit_runtime.serving.describe_and_stats import describe_model
 
         reporter = self._reporter
         sent = self._faults.shield("telemetry", reporter.stats) if reporter is not None else None
-        return describe_model(self._journey) | ({} if sent is None else {"telemetry": asdict(sent)})
+        return describe_model(self._journey, None if sent is None else asdict(sent))
 
     def metrics_text(self) -> str:
         """Counters and histograms for Prometheus (text format 0.0.4); see `metrics.serve_metrics`."""
@@ -280,10 +307,15 @@ class Model:
 
     def measured(self) -> ModelMetrics:
         """This model's part of such a page, for a process that holds several."""
-        from edgekit_runtime.serving.figures import model_metrics
+        from edgekit_runtime.serving.describe_and_stats import model_metrics
 
         self._journey.guard.check()
         return model_metrics(self._journey, healthy=self.health().ok)
+
+    def count_dropped(self, frames: int) -> None:
+        """Count frames that a newer one replaced: for `stream`, or a loop of your own."""
+        journey = self._journey
+        journey.faults.shield("meter", lambda: journey.meter.dropped(frames))
 
     def throttle(self, delay_ms: float) -> None:
         """Make every inference on this device `delay_ms` slower, as a drill; 0 ends it."""
@@ -351,26 +383,21 @@ class Model:
         with self._accompanying:
             self._companions.add(companion)
         if self._closed:
-            raise _closed()
+            raise model_closed()
 
     def __enter__(self) -> Model:
         """Raises ClosedError after `close`."""
         if self._closed:
-            raise _closed()
+            raise model_closed()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _started(self, opened: OpenedBundle) -> Journey:
+    def _start_journey(self, opened: OpenedBundle) -> Journey:
         manifest = opened.bundle.manifest
         cache = _cache(opened, self._options.cache) if manifest.contract.state == "none" else None
         budget_ms = self._usual_budget_ms(manifest)
         watch = SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None
         meter = Meter(watch, self._faults, budget_ms)
-        return Journey(opened, self._options.limits, meter, cache, self._faults)
+        return Journey(opened, self._options.limits, meter, compile_fast_path, cache, self._faults)
 
     def _usual_budget_ms(self, manifest: Manifest) -> float | None:
         """Of requests that name none: the one the bundle was opened with, else its own."""
@@ -392,17 +419,17 @@ class Model:
             opened.another,
             answered,
             journey.count_error,
+            self.count_dropped,
             budget_ms=self._budget_ms,
         )
 
-    def _request(self, budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
-        budget_ms = self._budget_ms if budget_ms is None else checked_budget(budget_ms)
-        whole = isinstance(priority, (int, np.integer))
-        if not whole or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-            raise ValueError(
-                f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r:.40}"
-            )
-        return Request(None if budget_ms == math.inf else budget_ms, priority, stale_ok)
+
+def _request(budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
+    if not isinstance(priority, (int, np.integer)) or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise ValueError(
+            f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r:.40}"
+        )
+    return Request(budget_ms, priority, stale_ok)
 
 
 def _cache(opened: OpenedBundle, options: CacheOptions) -> Cache | None:
@@ -445,11 +472,7 @@ def _check_same_use(contract: Contract, opened: OpenedBundle) -> None:
 
     if new.task != contract.task or form(new) != form(contract) or new.state != contract.state:
         raise ContractError(
-            "it has another task, or other inputs or outputs, than the bundle it would replace",
+            "its task, inputs or outputs differ from those of the bundle it would replace",
             where=str(opened.bundle.path),
-            do="Close this model and open that one",
+            do="Close this model and open the other bundle",
         )
-
-
-def _closed() -> ClosedError:
-    return ClosedError("the model was closed", do="Open the bundle again")

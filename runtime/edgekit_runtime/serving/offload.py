@@ -93,6 +93,7 @@ class Errand:
     ended: called once with (source, result, error): `device`, `host` or `degraded` with a result, or `neither` with the
     last error, None if nothing failed before the deadline.
     late: called with (source, result) of an answer after that.
+    taken: what the device and the degraded artifact took, as long as it matters.
     spare: the degraded artifact's answer, once it is there.
     """
 
@@ -102,8 +103,7 @@ class Errand:
     ended: Callable[[str, Any, BaseException | None], None]
     priority: int = 0
     late: Callable[[str, Any], None] | None = None
-    at_device: DeviceRequest | None = None
-    at_degraded: DeviceRequest | None = None
+    taken: dict[str, DeviceRequest] = field(default_factory=dict)
     spare: Any = None
     asked: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
@@ -138,24 +138,18 @@ class Errand:
         spare = self.spare if error is None else None
         source = "neither" if spare is None else "degraded"
         if self.end(source, spare, None if spare is not None else error or self.error):
-            self.leave_device()
+            self.leave("device", "degraded")
 
     @property
     def is_awaited(self) -> bool:
         """Whether the device or a host may still answer."""
         return bool(self.asked - self.failed - {"degraded"})
 
-    def leave_device(self) -> None:
-        """Take it out of the device's queues, if it still waits there."""
-        taken, self.at_device = self.at_device, None
-        if taken is not None:
-            taken.cancel()
-        self.leave_degraded()
-
-    def leave_degraded(self) -> None:
-        taken, self.at_degraded = self.at_degraded, None
-        if taken is not None:
-            taken.cancel()
+    def leave(self, *sources: str) -> None:
+        """Take it out of these queues, if it still waits there."""
+        for source in sources:
+            if (taken := self.taken.pop(source, None)) is not None:
+                taken.cancel()
 
 
 def _ignore(source: str, result: Any, error: BaseException | None) -> None:
@@ -223,27 +217,29 @@ class Offload:
                 self._arm_hedge(errand, decision.host)
             self._ask_device(errand)
 
-    def _ask_device(self, errand: Errand) -> None:
-        if not errand.claim("device"):
+    def _ask(self, errand: Errand, source: str, start: Callable[[], DeviceRequest | None]) -> None:
+        """start: returns what a queue took."""
+        if not errand.claim(source):
             return
         try:
-            taken = self._device.start(errand, partial(self._ended, errand, "device"))
-        except Exception as error:  # noqa: BLE001 - a full queue, a closed model: a host may still answer
-            self._failed(errand, "device", error)
+            taken = start()
+        except Exception as error:  # noqa: BLE001 - a full queue, a closed model: the others may still answer
+            self._failed(errand, source, error)
             return
-        errand.at_device = taken
-        if errand.over:
-            errand.leave_device()
+        if taken is not None:
+            errand.taken[source] = taken
+            if errand.over:
+                errand.leave("device", "degraded")
+
+    def _ask_device(self, errand: Errand) -> None:
+        done = partial(self._ended, errand, "device")
+        self._ask(errand, "device", lambda: self._device.start(errand, done))
 
     def _ask_host(self, errand: Errand, index: int) -> None:
-        if not errand.claim("host"):
-            return
         left_s = min(max(0.0, errand.due - self._clock()), MOST_S)
         patience_s = left_s + min(max(left_s, 0.25), LATE_S)
-        try:
-            self._hosts.start(index, errand, left_s, patience_s, partial(self._ended, errand, "host"))
-        except Exception as error:  # noqa: BLE001 - a closed model: the device may still answer
-            self._failed(errand, "host", error)
+        done = partial(self._ended, errand, "host")
+        self._ask(errand, "host", lambda: self._hosts.start(index, errand, left_s, patience_s, done))
 
     def _ask_degraded(self, errand: Errand) -> None:
         assert self._degraded is not None
@@ -252,29 +248,20 @@ class Offload:
             if error is not None:
                 self._failed(errand, "degraded", error)
                 return
-            errand.spare, errand.at_degraded = result, None
+            errand.spare = result
+            errand.taken.pop("degraded", None)
             if not errand.is_awaited:
                 errand.withdraw()
 
-        if not errand.claim("degraded"):
-            return
-        try:
-            errand.at_degraded = self._degraded.start(errand, done)
-        except Exception as error:  # noqa: BLE001 - a full queue, a closed model: the others may still answer
-            self._failed(errand, "degraded", error)
-            return
-        if errand.over:
-            errand.leave_degraded()
+        degraded = self._degraded
+        self._ask(errand, "degraded", lambda: degraded.start(errand, done))
 
     def _ended(self, errand: Errand, source: str, result: Any, error: BaseException | None) -> None:
         if error is not None:
             self._failed(errand, source, error)
         elif errand.end(source, result):
-            if source == "host":
-                errand.leave_device()
-            else:
-                errand.leave_degraded()
-            errand.at_device = None
+            errand.leave("degraded", *(["device"] if source == "host" else []))
+            errand.taken.clear()
         elif errand.late is not None:
             errand.late(source, result)
 
@@ -315,7 +302,7 @@ class Offload:
             return
 
         def hedge() -> None:
-            taken = errand.at_device
+            taken = errand.taken.get("device")
             if errand.over or errand.at_host or taken is None:
                 return
             left_ms = (errand.due - self._clock()) * 1e3
@@ -341,7 +328,7 @@ class Offload:
         def answer_at_least() -> None:
             with self._lock:
                 self._starts.remove(begins)
-            taken = errand.at_device
+            taken = errand.taken.get("device")
             left_ms = (errand.due - self._clock()) * 1e3
             if errand.over or (taken is not None and taken.chance(left_ms) >= SURE):
                 return

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.cache.identity import namespace
-from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.stored_answers import KeptForm
 from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
 from edgekit_runtime.loading.readiness import PreparedEngine
+from edgekit_runtime.system.records import record
 
 if TYPE_CHECKING:
     from edgekit_runtime.remote.hosts import Hosts
@@ -27,7 +27,7 @@ class HeldGeneration(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OpenedBundle:
     """A verified bundle and its engine, which was chosen, tested and warmed up.
 
@@ -58,12 +58,12 @@ class OpenedBundle:
     @property
     def engine(self) -> str:
         """Name and version of the engine that answers."""
-        return _called(self.prepared)
+        return _engine_label(self.prepared)
 
     @property
     def degraded_engine(self) -> str | None:
         """The same of the degraded artifact; None if it is not open."""
-        return None if self.degraded is None else _called(self.degraded)
+        return None if self.degraded is None else _engine_label(self.degraded)
 
     @property
     def why_alternate(self) -> str:
@@ -94,6 +94,6 @@ class OpenedBundle:
             self.held.close()
 
 
-def _called(prepared: PreparedEngine) -> str:
+def _engine_label(prepared: PreparedEngine) -> str:
     info = prepared.engine.info
     return f"{info.name} {info.version}"

@@ -7,14 +7,13 @@
 
 Rules:
 - the only input may be passed as it is, one of several by name;
-- what is far too large is refused before it is hashed, decoded or copied;
-- an array of the right shape takes the shortest way, for networks of milliseconds.
+- what is far too large is refused before it is hashed, decoded or copied.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from time import perf_counter
 from types import MappingProxyType
@@ -40,6 +39,8 @@ Tensors = list[NDArray[Any]]
 """The engine's inputs or outputs, in its own order, with a batch axis of 1."""
 Outputs = Mapping[str, NDArray[Any]]
 """Contract name -> read-only array, no batch axis."""
+Predict = Callable[[Any, "float | None", float], "Answer"]
+"""Takes the inputs, the budget in milliseconds, and when the request began."""
 
 
 @dataclass(slots=True)
@@ -83,20 +84,17 @@ class Request:
         return math.inf if self.budget_ms is None else self.budget_ms - (perf_counter() - self.start) * 1e3
 
 
-def checked_budget(budget_ms: float) -> float:
-    """A caller's budget. Raises ValueError for anything but milliseconds above 0."""
+def checked_budget(budget_ms: float) -> float | None:
+    """A caller's budget, None if infinite. Raises ValueError unless milliseconds above 0."""
     if not isinstance(budget_ms, (float, int, np.floating, np.integer)) or budget_ms is True or not budget_ms > 0:
         raise ValueError(f"budget_ms must be a number of milliseconds above 0, not {budget_ms!r:.40}")
-    try:
-        return float(budget_ms)
-    except OverflowError:
-        return math.inf
+    return None if budget_ms == math.inf or (type(budget_ms) is int and budget_ms >> 1000) else float(budget_ms)
 
 
 Source = Literal["cache", "similar", "device", "host", "stale", "degraded"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # a frozen one takes four times as long to make
 class Answer:
     """Outputs, and how they were computed. It can be copied and pickled; outputs stay read-only.
 
@@ -119,10 +117,20 @@ class Answer:
     artifact: str | None = None
     engine: str | None = None
 
+    def __repr__(self) -> str:
+        """What a person asks of an answer, in one line."""
+        said = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in self.outputs.items())
+        if self.contract.task == "classification":
+            said = ", ".join(f"{one.label} {one.score:.3g}" for one in self.top(3))
+        elif self.contract.detection is not None:
+            said = f"{len(self.boxes)} boxes"
+        by = f" with {self.artifact} on {self.engine}" if self.artifact else ""
+        return f"<Answer {said}; from the {self.source} in {self.timings.get('total', 0.0):.3g} ms{by}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A read-only view of a dict cannot be pickled; the dict can."""
         outputs, source, timings, *others = (getattr(self, one.name) for one in fields(self))
-        return _rebuilt, (dict(outputs), source, dict(timings), *others)
+        return _rebuild_answer, (dict(outputs), source, dict(timings), *others)
 
     @property
     def degraded(self) -> bool:
@@ -151,7 +159,7 @@ class Answer:
         return vector(self.outputs, self.contract)
 
 
-def _rebuilt(outputs: dict[str, NDArray[Any]], *others: Any) -> Answer:
+def _rebuild_answer(outputs: dict[str, NDArray[Any]], *others: Any) -> Answer:
     for array in outputs.values():  # a pickle forgets that it was read-only
         array.setflags(write=False)
     return Answer(MappingProxyType({name: array.view() for name, array in outputs.items()}), *others)
@@ -167,9 +175,7 @@ class Intake:
     contract: of the inputs that a caller passes.
     tensors: those of the artifact.
     placed: whether it matters where a picture lies, as for a detector.
-    only, only_shape: the one input, an array of which needs no `take`; None of several.
-    only_as_it_is: dtypes of which it needs no `decode` either.
-    only_geometry: where such a picture lies.
+    as_it_is: dtypes of the first input's items that need no `decode`.
     """
 
     def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:
@@ -178,19 +184,15 @@ class Intake:
             spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in contract.inputs
         }
         self._shapes = {spec.name: spec.shape for spec in contract.inputs}
-        only = contract.inputs[0] if len(contract.inputs) == 1 else None
-        self.only = only.name if only is not None else ""
-        self.only_shape = only.shape if only is not None else None
-        self.only_as_it_is = self._decoders[self.only].as_it_is if only is not None else ()
+        self.as_it_is = self._decoders[contract.inputs[0].name].as_it_is
         self.placed = contract.task == "detection"
-        self.only_geometry = self._decoders[self.only].own if only is not None and self.placed else None
 
     def take(self, inputs: Any) -> IdentifiedInput:
         """By name, with values replaced as `Decoder.admit` does. Raises InputError."""
         names = self._decoders.keys()
         if isinstance(inputs, Mapping) and inputs.keys() != names:
             unknown, missing = sorted(map(str, inputs.keys() - names)), sorted(names - inputs.keys())
-            what = f"there is no input '{unknown[0]}'" if unknown else f"the input '{missing[0]}' is missing"
+            what = f"unknown input '{unknown[0]}'" if unknown else f"the input '{missing[0]}' is missing"
             raise InputError(what, do=f"Inputs: {', '.join(names)}")
         if not isinstance(inputs, Mapping) and len(names) != 1:
             raise InputError(f"the model has {len(names)} inputs", do=f"Pass a dict with {', '.join(names)}")

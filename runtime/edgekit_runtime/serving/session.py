@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -27,8 +26,10 @@ from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.contract.adapt import Carry, Finisher, adapters
 from edgekit_runtime.contract.spec import Contract, TensorSpec
 from edgekit_runtime.engines.registry import Engine
-from edgekit_runtime.serving.request import Answer, Intake, checked_budget, own
-from edgekit_runtime.system.errors import ClosedError, EdgekitError, InputError, SessionError
+from edgekit_runtime.serving.request import Answer, Intake, Request, checked_budget, own
+from edgekit_runtime.system.closing import ClosedOnExit
+from edgekit_runtime.system.errors import ClosedError, EdgekitError, InputError, SessionError, model_closed
+from edgekit_runtime.system.records import record
 from edgekit_runtime.system.threads import ForkGuard, fork_safe_future
 
 MOST_SESSIONS = 16
@@ -51,7 +52,7 @@ class TimedRun(Protocol):
     def ran_s(self) -> float: ...
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SessionParts:
     """What sessions need of their model.
 
@@ -61,6 +62,7 @@ class SessionParts:
     load: another engine of the same bytes, fresh; for a state inside the engine.
     answered: called with every answer (total milliseconds, whether the budget was met, milliseconds by stage).
     failed: called for every frame without an answer.
+    dropped: called with a number of frames that were left out for newer ones.
     most: sessions with an engine of their own that may be open at once.
     budget_ms: of a frame for which its caller names none.
     """
@@ -73,6 +75,7 @@ class SessionParts:
     load: Callable[[], Engine]
     answered: Callable[[float, bool | None, Mapping[str, float]], None]
     failed: Callable[[BaseException], None]
+    dropped: Callable[[int], None] = lambda frames: None
     most: int = MOST_SESSIONS
     budget_ms: float | None = None
 
@@ -86,7 +89,7 @@ def needs_session(contract: Contract) -> SessionError:
     )
 
 
-class Session:
+class Session(ClosedOnExit["Session"]):
     """Made by `model.session()`. Any thread may call; frames have the order of the calls.
 
     Without `priority` and `stale_ok`: no frame may pass another, and no frame has an older answer.
@@ -99,6 +102,7 @@ class Session:
         self._carry = Carry(parts.contract, entry.inputs, entry.outputs)
         self._adapters = adapters(parts.contract, self._carry.asked, parts.ready)
         self._finisher = Finisher(self.contract, entry.outputs)
+        self.count_dropped = parts.dropped
         self._turns = Turns()
         self._worker: ThreadPoolExecutor | None = None
         self._serving: int | None = None
@@ -141,15 +145,19 @@ class Session:
                 self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="edgekit-session")
         worker = self._worker
 
-        def begin() -> None:
-            try:
-                worker.submit(self._serve, frame, answer)
-            except RuntimeError:  # closed between the question and its turn, or the interpreter ends
-                self._turns.give()
-                if answer.set_running_or_notify_cancel():
-                    answer.set_exception(closed_error())
+        def begin(turn: Future[None]) -> None:
+            error = turn.exception()
+            if error is None:
+                try:
+                    worker.submit(self._serve, frame, answer)
+                except Exception as failed:  # noqa: BLE001 - the future would only log it
+                    self._turns.give()
+                    # closed between the question and its turn, or the interpreter ends
+                    error = closed_error() if isinstance(failed, RuntimeError) else failed
+            if error is not None and answer.set_running_or_notify_cancel():
+                answer.set_exception(error)
 
-        self._turns.take(begin, answer)
+        self._turns.take().add_done_callback(begin)
         return answer
 
     async def apredict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
@@ -184,14 +192,6 @@ class Session:
         if self._turns.close(self._free, timeout_s) and self._worker is not None:
             self._worker.shutdown(wait=False)
         self._forget(self)
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # One frame, a stage a method.
 
@@ -237,7 +237,7 @@ class Session:
         """Run a frame and move the state on. Returns (outputs, seconds queued, seconds of the run)."""
         if self._torn:
             raise SessionError(
-                "the state is not known since an inference failed", do="Call session.reset(), or open another session"
+                "the state is unknown because an inference failed", do="Call session.reset(), or open another session"
             )
         if self._engine is None:
             served = self._parts.run(self._carry.feed(tensors, self._state))
@@ -272,7 +272,7 @@ class Session:
         """Wait for this caller's turn. Raises ClosedError if the session is closed meanwhile."""
         if self._serving == threading.get_ident():
             raise SessionError(
-                "a callback of the session's own future asks the session to wait, and holds up its thread",
+                "a callback of the session's own future must not wait for the session",
                 do="Call session.submit() there",
             )
         self._turns.wait()
@@ -296,13 +296,10 @@ class Session:
 
 
 @dataclass(slots=True)
-class _Frame:
+class _Frame(Request):
     """A frame on its way: the caller's tensors, as the artifact takes them."""
 
-    budget_ms: float | None
     tensors: Tensors = field(default_factory=list)
-    start: float = field(default_factory=perf_counter)
-    timings: dict[str, float] = field(default_factory=dict)
     asked: float = 0.0
 
 
@@ -323,13 +320,13 @@ class Sessions:
         """
         contract = self._parts.contract
         if contract.state == "none":
-            raise SessionError("the model keeps no state, so it has no sessions", do="Ask it with model.predict(...)")
+            raise SessionError("the model is stateless and has no sessions", do="Ask it with model.predict(...)")
         with self._lock:
             if self._closed:
-                raise ClosedError("the model was closed", do="Open the bundle again")
+                raise model_closed()
             if contract.state == "internal" and len(self._open) + self._opening >= self._parts.most:
                 raise SessionError(
-                    f"{self._parts.most} sessions are open, each with an engine of its own, and more may not be",
+                    f"{self._parts.most} sessions are open, the most allowed when each has its own engine",
                     do="Close one: session.close(), or a with block",
                 )
             self._opening += 1
@@ -345,14 +342,8 @@ class Sessions:
             late = self._closed
         if late:
             session.close()
-            raise ClosedError("the model was closed", do="Open the bundle again")
+            raise model_closed()
         return session
-
-    @property
-    def count(self) -> int:
-        """How many are open."""
-        with self._lock:
-            return len(self._open)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Close all, and open no more."""
@@ -373,61 +364,48 @@ class Turns:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._waiting = deque[_Entry]()
+        self._waiting = deque[Future[None]]()
         self._busy = False
         self._idle = threading.Event()
         self._free: Callable[[], None] | None = None
         self.closed = False
 
-    def take(self, begin: Callable[[], object], answer: Future[Any]) -> None:
-        """Call `begin` when the turn has come, now or later. Raises ClosedError."""
+    def take(self) -> Future[None]:
+        """Done when the turn has come; fails when the session is closed before. Raises ClosedError."""
+        turn: Future[None] = Future()  # of this caller alone: a shared one's lock would outlive a fork
         with self.lock:
             if self.closed:
                 raise closed_error()
             if self._busy:
-                self._waiting.append(_Entry(begin, answer))
-                return
+                self._waiting.append(turn)
+                return turn
             self._busy = True
-        begin()
+        turn.set_result(None)
+        return turn
 
     def wait(self) -> None:
         """Return when the turn has come. Raises ClosedError; interrupted, it leaves the line."""
-        with self.lock:
-            if self.closed:
-                raise closed_error()
-            if not self._busy:
-                self._busy = True
-                return
-            come = threading.Event()
-            entry = _Entry(come.set)
-            self._waiting.append(entry)
+        turn = self.take()
         try:
-            come.wait()
+            turn.result()
         except BaseException:
-            with self.lock:
-                mine = entry.begun
-                if not mine and entry in self._waiting:
-                    self._waiting.remove(entry)
-            if mine:
+            if not turn.cancel() and turn.exception() is None:
                 self.give()
             raise
-        if not entry.begun:
-            raise closed_error()
 
     def give(self) -> None:
         """To the next in line."""
-        free: Callable[[], None] | None = None
-        entry: _Entry | None = None
-        with self.lock:
-            if self._waiting:
-                entry = self._waiting.popleft()
-                entry.begun = True
-            else:
-                self._busy = False
-                if self.closed:
-                    free, self._free = self._free, None
-        if entry is not None:
-            entry.begin()
+        while True:
+            with self.lock:
+                if not self._waiting:
+                    self._busy, free = False, None
+                    if self.closed:
+                        free, self._free = self._free, None
+                    break
+                turn = self._waiting.popleft()
+            if turn.set_running_or_notify_cancel():
+                turn.set_result(None)
+                return
         if free is not None:
             free()
             self._idle.set()
@@ -440,34 +418,17 @@ class Turns:
         with self.lock:
             if self.closed:
                 return False
-            self.closed = True
-            waiting = list(self._waiting)
-            self._waiting.clear()
-            busy = self._busy
+            self.closed, busy = True, self._busy
+            waiting, self._waiting = self._waiting, deque()
             self._free = free if busy else None
-        for entry in waiting:
-            if entry.answer is None:
-                entry.begin()
-            elif entry.answer.set_running_or_notify_cancel():
-                entry.answer.set_exception(closed_error())
+        for turn in waiting:
+            if turn.set_running_or_notify_cancel():
+                turn.set_exception(closed_error())
         if busy:
             self._idle.wait(timeout_s)
         else:
             free()
         return True
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A waiting caller.
-
-    begin: called when the turn has come, with the turn taken.
-    answer: fails on closing.
-    """
-
-    begin: Callable[[], object]
-    answer: Future[Any] | None = None
-    begun: bool = False
 
 
 def closed_error() -> ClosedError:

@@ -15,14 +15,15 @@ import os
 import platform
 import stat
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from edgekit_runtime.system.records import record
 
 _X86_64 = ("x86_64", "amd64")
 _VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Cpu:
     """machine: as `platform.machine` spells it.
     flags: features that the kernel lists; may be empty."""
@@ -89,8 +90,8 @@ def homeless() -> str:
         Path.home()
     except RuntimeError:
         folder = _temporary_dir()
-        where = f"in {folder}" if folder != _NOWHERE else "nowhere, so that it is measured at every opening"
-        return f"this user has no home: what is measured is kept {where}; set EDGEKIT_STATE_DIR"
+        where = f"in {folder}" if folder != _NOWHERE else "nowhere, so each opening measures"
+        return f"this user has no home folder: measurements are stored {where}; set EDGEKIT_STATE_DIR"
     return ""
 
 

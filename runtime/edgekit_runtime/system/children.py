@@ -106,16 +106,16 @@ def withhold(name: str) -> None:
 
 def crash_signal(code: int) -> str:
     """The signal that what ran in the child caused itself; empty for any other end."""
-    name = _signal(code)
+    name = _signal_name(code)
     return name if name in _OWN_FAULTS else ""
 
 
 def interrupt_signal(code: int) -> str:
     """The signal from outside (terminal, supervisor, lack of memory); empty for any other end."""
-    return "" if crash_signal(code) else _signal(code)
+    return "" if crash_signal(code) else _signal_name(code)
 
 
-def _signal(code: int) -> str:
+def _signal_name(code: int) -> str:
     if code >= 0:
         return ""
     try:

@@ -188,6 +188,12 @@ class InputError(EdgekitError):
     code = "input"
 
 
+class CameraError(EdgekitError):
+    """A camera, clip or network stream that cannot be opened, or gives no pictures."""
+
+    code = "camera"
+
+
 class OptionError(EdgekitError, ValueError):
     """An option that makes no sense.
 
@@ -232,6 +238,10 @@ class ClosedError(EdgekitError):
     code = "closed"
 
 
+def model_closed() -> ClosedError:
+    return ClosedError("the model was closed", do="Open the bundle again")
+
+
 class BudgetExceeded(EdgekitError):  # noqa: N818 - what happened, as the field says it
     """No answer within the budget: raised at once where that is expected, else at its end."""
 
@@ -267,7 +277,7 @@ class TelemetryError(EdgekitError):
     """The broker's address, the device's name or the spool cannot be used; not network trouble."""
 
     code = "telemetry"
-    reasons: ClassVar[dict[str, str]] = {"telemetry-spool": "the file is no spool of edgekit, or cannot be read"}
+    reasons: ClassVar[dict[str, str]] = {"telemetry-spool": "the file is not an edgekit spool, or cannot be read"}
 
 
 class WindowError(EdgekitError):
@@ -317,7 +327,7 @@ class StorageError(InstallError):
 
     code = "storage"
     reasons: ClassVar[dict[str, str]] = {
-        "disk-full": "there is no room for the bundle",
+        "disk-full": "not enough space for the bundle",
         "read-only": "the root is on a file system that is mounted read-only",
     }
 
@@ -348,7 +358,7 @@ class HostError(EdgekitError):
         "host-busy": "503 or 429: the host is up and will not answer in time",
         "host-refused": "another 4xx, or the host serves another model or contract: a retry will not help",
         "host-late": "the time given ran out",
-        "host-protocol": "a 5xx, bytes that are no HTTP, or tensors that do not add up",
+        "host-protocol": "a 5xx, bytes that are not HTTP, or tensors that are inconsistent",
         "host-golden": "the host's answer to a golden example is not within tolerance, so it answers no request",
         "host-secret": "a token, certificate or CA cannot be read, or a token would travel unencrypted",
     }
@@ -368,19 +378,28 @@ class MissingExtraError(EdgekitError):
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra to this installation, from the clone if it is editable."""
+    """The command that adds an extra, from the clone, wheel, address or index of this one."""
     import json
+    import shlex
+    import sys
     from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.util import find_spec
     from urllib.parse import unquote, urlsplit
 
-    clone = ""
+    source, editable = f"edgekit-deploy[{extra}]", ""
     try:
         found = json.loads(distribution("edgekit-deploy").read_text("direct_url.json") or "{}")
-        if found.get("dir_info", {}).get("editable"):
-            clone = unquote(urlsplit(str(found["url"])).path)
+        url = urlsplit(str(found["url"]))
+        if url.scheme == "file":
+            source = f"{unquote(url.path)}[{extra}]"
+            editable = "-e " if found.get("dir_info", {}).get("editable") else ""
+        else:
+            git = found.get("vcs_info", {})
+            source += f" @ {git['vcs']}+{url.geturl()}@{git['commit_id']}" if git else f" @ {url.geturl()}"
     except (PackageNotFoundError, ValueError, KeyError, AttributeError, OSError):
         pass
-    return f"pip install -e '{clone}[{extra}]'" if clone else f"pip install 'edgekit-deploy[{extra}]'"
+    install = "pip install" if find_spec("pip") else f"uv pip install --python {shlex.quote(sys.executable)}"
+    return f"{install} {editable}{shlex.quote(source)}"
 
 
 def print_traceback(error: BaseException) -> None:

@@ -1,11 +1,10 @@
-"""Files: written whole, read within bounds, locked, safe from other users; SQLite; PEM.
+"""Files: written whole, read within bounds, locked, safe from other users; PEM.
 
     write_durably(Path("bundles/net.ekb"), data)     # the old bytes or the new ones, even after a power cut
     write_cache(file, [data])                        # the old bytes or the new ones, unless power is cut
     data = read_regular(file, 1 << 20)               # a regular file of a bounded size, without blocking
     with in_turn(folder, patience_s=60): ...         # one process at a time
     first_unsafe(Path("/etc/edgekit/trust/root.json"))    # None: only root and this user can change it
-    owner(Path("answers.db"), 0x656B6163)            # "empty", "ours", "unmarked" or "other"
 
 Rules:
 - bytes are written under a name ending with `.partial`, which then takes the file's name: no reader sees half a file.
@@ -14,8 +13,6 @@ Rules:
 - locks are flock's, which end with their process; the caller decides what to do without locks;
 - as with sshd's StrictModes, a path, all folders above it, and what its links lead to belong to root or to this user,
   and no one else may write to them, except in sticky folders. A user's own private group counts as the user;
-- a SQLite file is ours by the application id in its header. A file of another program is never written or moved, what
-  was set aside is never overwritten, and beyond MOST_SET_ASIDE a damaged file of ours is deleted;
 - a PEM file that cannot be used is a PemError; a private key with a passphrase is refused.
 """
 
@@ -30,9 +27,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Literal
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+from edgekit_runtime.system.records import record
 
 if TYPE_CHECKING:
     import ssl
@@ -180,7 +178,7 @@ def in_turn(folder: Path, patience_s: float) -> Iterator[None]:
 _ROOT = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Unsafe:
     """where: the file or folder that others could change. do: the command that closes it."""
 
@@ -269,57 +267,6 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-MOST_SET_ASIDE = 4
-_MAGIC = b"SQLite format 3\0"
-_HEADER = 100
-_LOGS = ("-wal", "-shm", "-journal")
-
-
-def owner(path: Path, mark: int) -> Literal["empty", "ours", "unmarked", "other"]:
-    """Whose SQLite file it is, by its first hundred bytes. Raises OSError.
-
-    empty: an empty file, one cut inside SQLite's header, or zeros after a power cut.
-    ours: its application id is `mark` (https://www.sqlite.org/fileformat.html#application_id).
-    unmarked: without an id: being made, an older file of ours, or another program's."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
-        return "other"
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEADER)
-            if not head.startswith(_MAGIC):
-                while head and not any(head):
-                    head = file.read(1 << 20)
-                return "other" if head else "empty"
-    except FileNotFoundError:
-        return "empty"
-    if len(head) < _HEADER:
-        return "empty"
-    found = int.from_bytes(head[68:72], "big")
-    return "ours" if found == mark else "unmarked" if found == 0 else "other"
-
-
-def first_unsafe_of(path: Path) -> Unsafe | None:
-    """`first_unsafe` of a database and its logs, which SQLite plays back."""
-    logs = (first_unsafe(path.with_name(path.name + suffix), above=path.parent) for suffix in _LOGS)
-    return first_unsafe(path) or next(filter(None, logs), None)
-
-
-def delete(path: Path) -> None:
-    """The database and its logs."""
-    for suffix in ("", *_LOGS):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def set_aside(path: Path) -> None:
-    """Rename the database to a free name, or delete it without one. Its logs are deleted."""
-    for number in range(1, MOST_SET_ASIDE + 1):
-        free = path.with_name(f"{path.name}.bad{number if number > 1 else ''}")
-        if not free.exists():
-            path.replace(free)
-            break
-    delete(path)
-
-
 PemPath = str | os.PathLike[str]
 
 
@@ -328,7 +275,7 @@ class PemError(Exception):
 
     def __init__(self, path: PemPath, error: Exception) -> None:
         self.where = os.fspath(path)
-        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or "it is no PEM file"
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or "it is not a PEM file"
         self.what = f"it cannot be used for TLS: {why}"
         super().__init__(f"{self.where}: {self.what}")
 

@@ -22,12 +22,12 @@ import numbers
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edgekit_runtime.system.board import proc_kilobytes
 from edgekit_runtime.system.errors import EngineError, MemoryExceeded
+from edgekit_runtime.system.records import field, record
 
 LEAST_CACHE_MB = 1.0
 """A smaller cache is dropped."""
@@ -40,7 +40,7 @@ _SHARE = 0.9
 """Of a limit that the system enforces: reaching it ends the process."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Need:
     """What a model would like, in MB (1e6 bytes).
 
@@ -55,7 +55,7 @@ class Need:
         return self.model_mb + sum(self.batches_mb.values()) + self.cache_mb
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Grant:
     """What it gets.
 
@@ -231,7 +231,7 @@ class Claim:
             self._budget._release(self)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Room:
     """What the system leaves this process, in MB; None if unknown.
 

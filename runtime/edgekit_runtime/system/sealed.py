@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def seal(key: bytes, data: Buffer, secret: bytes | None = None) -> bytes:
 
 def is_sealed(found: Buffer, key: bytes, data: Buffer, secret: bytes | None = None) -> bool:
     return hmac.compare_digest(found, seal(key, data, secret))
+
+
+def name_of(*parts: str) -> str:
+    """The name of a file that depends on all of these: SHA-256 in hex."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def write_sealed(file: Path, data: bytes) -> None:

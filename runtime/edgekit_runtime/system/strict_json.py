@@ -1,20 +1,19 @@
 r"""Strict JSON: bounded, with one reading or in one canonical form; dataclasses and JSON.
 
-    value = load_json(payload)                          # ValueError: no JSON, NaN, nested too deeply
+    value = load_json(payload)                          # ValueError: not JSON, NaN, nested too deeply
     strict_json(b'{"version": 3, "version": 9}')        # ValueError: duplicate key 'version'
     value = parse_canonical(data, "the manifest", where)    # BundleError: the manifest is not canonical JSON: ...
     manifest = from_json(Manifest, value, "manifest")      # BundleError: manifest.artifacts[0].bytes: 7.5 is not an int
-    journal = read_json(Journal, text, "journal.json", format=1)      # ValueError: journal.json.next: 'x' is not a int
+    journal = read_json(Journal, text, "journal.json", format=1)      # ValueError: journal.json.next: 'x' is not an int
 
 Rules:
 - values are counted in the text before it is parsed, because three bytes (`[],`) become eighty in memory. NaN and the
   infinities are not JSON;
 - `strict_json`, for files that decide about trust, also refuses overflowing numbers, duplicate keys, a byte order mark
   and half a surrogate pair;
-- `parse_canonical`, for what is signed, allows one spelling: UTF-8, keys once and in order of UTF-16 code units, no
-  white space, ECMAScript's shortest numbers, nesting up to MAX_DEPTH. It is narrower than RFC 8785: no control
-  character, line separator or direction mark in a string, no escape but \" and \\. A whole number beyond
-  +-(2**53 - 1) is a float;
+- `parse_canonical`, for what is signed, allows the one spelling that `canonical_bytes` writes: RFC 8785 with nesting up
+  to MAX_DEPTH, and in strings no control character, line separator or direction mark, and no escape but \" and \\.
+  A whole number beyond +-(2**53 - 1) is a float;
 - fields are str, int, float, bool, Path, Any, Literal, tuple, list, frozenset, dict by str or int, dataclasses, and
   unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle of the same format;
 - a manifest leaves out what has no value; a record may also say null.
@@ -29,9 +28,10 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator
-from functools import cache, partial
-from itertools import accumulate
+from collections.abc import Iterable
+from functools import cache
+from itertools import zip_longest
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -42,12 +42,9 @@ MOST_VALUES = 2 << 20
 MAX_NUMBER = 2**53 - 1
 """Largest whole number that every JSON reader keeps exactly."""
 MAX_DEPTH = 24
-"""Of nested objects and lists."""
-_STRING = re.compile(r'"[^"]*"?')
-_SPACE = re.compile(r"[ \t\r\n]")
+"""Nested objects and lists in canonical JSON."""
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-_BRACKETS = re.compile(r"[^\[\]{}]+")
-_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+_WORDS = {None: "null", True: "true", False: "false"}
 _ECMASCRIPT_PLAIN = (-7, 21)
 """ECMAScript writes numbers from 1e-6 to below 1e21 without an exponent (ECMA-262, Number::toString)."""
 
@@ -58,7 +55,7 @@ class JsonSizeError(ValueError):
 
 def load_json(data: str | bytes | bytearray | memoryview, *, most_values: int = MOST_VALUES) -> Any:
     """The value. Raises ValueError; JsonSizeError for too many values."""
-    return _parsed(data if isinstance(data, str) else str(data, "utf-8"), most_values)
+    return _parse(data if isinstance(data, str) else str(data, "utf-8"), most_values)
 
 
 def strict_json(data: bytes) -> Any:
@@ -67,16 +64,21 @@ def strict_json(data: bytes) -> Any:
         text = data.decode("utf-8")
         if text.startswith("\ufeff"):
             raise ValueError("it begins with a byte order mark")
-        value = _parsed(text, MOST_VALUES, object_pairs_hook=_once, parse_float=_finite)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")  # an escape may spell half a surrogate pair
+        value = _parse(text, MOST_VALUES, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        raise ValueError("it is empty" if not text.strip() else f"it is no JSON from line {error.lineno} on") from None
+        raise ValueError(
+            "it is empty" if not text.strip() else f"it is not JSON, from line {error.lineno} on"
+        ) from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
+    try:  # 1e999 is an infinity now, and an escape may spell half a surrogate pair
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError("it holds half a surrogate pair") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except ValueError:
+        raise ValueError("it holds a number that is too large") from None
     return value
 
 
@@ -85,7 +87,7 @@ def is_format(value: object, known: int) -> bool:
     return type(value) is int and value == known
 
 
-def _parsed(text: str, most_values: int, **hooks: Any) -> Any:
+def _parse(text: str, most_values: int, **hooks: Any) -> Any:
     values = sum(map(text.count, ",[{")) + 4 * text.count(":")
     if values > most_values:
         raise JsonSizeError(f"it holds more than {most_values:,} values")
@@ -95,164 +97,104 @@ def _parsed(text: str, most_values: int, **hooks: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError(f"duplicate key {_duplicate(pairs)!r:.40}")
+        seen: set[str] = set()
+        again = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"duplicate key {again!r:.40}")
     return found
 
 
-def _duplicate(pairs: list[tuple[str, Any]]) -> str:
-    seen: set[str] = set()
-    return next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(f"{digits:.40} is larger than any number that can be kept")
-    return number
-
-
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 """json.loads makes one for each text that is parsed with an option."""
 
 
-class _NotCanonicalError(ValueError):
-    """What keeps the bytes from being the canonical form, in words."""
-
-
 def parse_canonical(data: bytes, what: str, where: str) -> Any:
     """The JSON value. what: names the data in the error. Raises BundleError."""
     try:
         text = data.decode("utf-8")
-        if text.startswith("\ufeff"):
-            raise _NotCanonicalError("it begins with a byte order mark")
-        unseen = _UNSEEN.search(text)
-        if unseen:
-            raise _NotCanonicalError(f"character {unseen.start()} is one that is not seen, U+{ord(unseen[0]):04X}")
-        unescaped = text.replace("\\\\", "").replace('\\"', "")
-        between = _STRING.sub("", unescaped)
-        depth = max(accumulate(map(_STEPS.__getitem__, _BRACKETS.sub("", between))), default=0)
-        if depth > MAX_DEPTH:
-            raise _NotCanonicalError(f"it is nested deeper than {MAX_DEPTH}")
-        parse = partial(json.loads, object_pairs_hook=_object_in_order, parse_constant=_no_number)
-        value = parse(text, parse_int=_integer, parse_float=_fraction)
-        if _SPACE.search(between):
-            raise _NotCanonicalError("there is white space between its parts")
-        if "\\" in unescaped:
-            raise _NotCanonicalError("a character is escaped that need not be, or is not seen")
-        return value
-    except (UnicodeDecodeError, _NotCanonicalError) as error:
-        why = f"byte {error.start} is no UTF-8" if isinstance(error, UnicodeDecodeError) else error
-        raise BundleError(f"{what} is not canonical JSON: {why}", where=where, do="Build the bundle again") from None
+        value = _parse(text, MOST_VALUES, object_pairs_hook=_unique_keys, parse_int=_integer)
+        written = _canonical(value)
     except ValueError as error:
-        at = f", from character {error.pos} on" if isinstance(error, json.JSONDecodeError) else f" ({error})"
-        raise BundleError(f"{what} is not JSON{at}", where=where, do="Build the bundle again") from error
+        why = f"byte {error.start} is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        form = "JSON" if isinstance(error, json.JSONDecodeError) else "canonical JSON"
+        raise BundleError(f"{what} is not {form}: {why}", where=where, do="Build the bundle again") from error
+    why = ""
+    if unseen := _UNSEEN.search(text):
+        why = f"character {unseen.start()} is invisible, U+{ord(unseen[0]):04X}"
+    elif "\\" in text.replace("\\\\", "").replace('\\"', ""):
+        why = "a character is escaped that must not be"
+    elif written != text:
+        at = next(at for at, (has, wants) in enumerate(zip_longest(text, written)) if has != wants)
+        start = max(at - 40, *(text.rfind(before, 0, at) + 1 for before in "[{,:"))  # of the number or string there
+        why = f"from character {at} on it is {text[start : at + 20]!r}, not {written[start : at + 20]!r}"
+        if text.replace(" ", "") == written.replace(" ", ""):
+            why = f"white space: {why}"
+        elif sorted(text) == sorted(written):
+            why = f"the keys are not in order: {why}"
+    if why:
+        raise BundleError(f"{what} is not canonical JSON: {why}", where=where, do="Build the bundle again")
+    return value
 
 
 def number_text(value: float) -> str:
     """A finite number as ECMAScript writes it, which RFC 8785 takes."""
-    if value == 0:
-        return "0"
-    mantissa, exponent = f"{value!r}e0".split("e")[:2] if "e" not in repr(value) else repr(value).split("e")
+    text = repr(value)
+    if "e" not in text:  # from 1e-4 to below 1e16 Python writes the same digits
+        return "0" if value == 0 else text.removesuffix(".0")
+    mantissa, exponent = text.split("e")
     sign, mantissa = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    point = len(whole) + int(exponent) - (len(whole + fraction) - len(digits))  # value = 0.digits * 10**point
-    digits = digits.rstrip("0")
+    digits, point = mantissa.replace(".", ""), 1 + int(exponent)  # value = 0.digits * 10**point
     low, high = _ECMASCRIPT_PLAIN
     if not low < point - 1 < high:
         tail = f".{digits[1:]}" if len(digits) > 1 else ""
         return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
     if point <= 0:
         return f"{sign}0.{'0' * -point}{digits}"
-    if len(digits) <= point:
-        return f"{sign}{digits}{'0' * (point - len(digits))}"
-    return f"{sign}{digits[:point]}.{digits[point:]}"
+    return f"{sign}{digits}{'0' * (point - len(digits))}"
 
 
 def canonical_bytes(value: Any) -> bytes:
     """The canonical form of a JSON value: the bytes that are signed.
     Raises ValueError for NaN, infinities, whole numbers beyond 2**53 - 1, half a surrogate pair, and deep nesting."""
-    try:
-        return "".join(_pieces(value)).encode("utf-8")
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return _canonical(value).encode("utf-8")
 
 
-def _pieces(value: Any) -> Iterator[str]:
+def _canonical(value: Any, depth: int = 0) -> str:
+    """One call for each list, object and number: strings are written in C."""
     if isinstance(value, dict):
-        names = sorted(value, key=_utf16)
-        for at, name in enumerate(names):
-            yield f"{',' if at else '{'}{_quoted(name)}:"
-            yield from _pieces(value[name])
-        yield "}" if names else "{}"
-    elif isinstance(value, (list, tuple)):
-        for at, item in enumerate(value):
-            yield "," if at else "["
-            yield from _pieces(item)
-        yield "]" if value else "[]"
-    elif isinstance(value, float):
+        names = sorted(value)
+        if not all(map(str.isascii, names)):
+            names.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+        parts = map("{}:{}".format, map(encode_basestring, names), _parts(map(value.get, names), depth))
+        return "{" + ",".join(parts) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_parts(value, depth)) + "]"
+    if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{value} is no JSON")
-        yield number_text(value)
-    else:
-        if isinstance(value, int) and abs(value) > MAX_NUMBER:
-            raise ValueError(f"{value} is beyond 2**53 - 1")
-        yield _quoted(value)
+            raise ValueError("NaN is not a JSON number" if math.isnan(value) else "a number is too large")
+        return number_text(value)
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        raise ValueError(f"{value} is beyond 2**53 - 1")
+    if value is None or value is True or value is False:
+        return _WORDS[value]
+    return repr(value) if type(value) is int else json.dumps(value, ensure_ascii=False)
 
 
-def _quoted(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _utf16(name: str) -> bytes:
-    return name.encode("utf-16-be", "surrogatepass")
-
-
-def _object_in_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _NotCanonicalError(f"the key {_duplicate(pairs)[:40]!r} stands there twice")
-    names = list(found)
-    ordered = sorted(names) if all(map(str.isascii, names)) else sorted(names, key=_utf16)
-    if names != ordered:
-        wrong = next(here for here, there in zip(names, ordered, strict=True) if here != there)
-        raise _NotCanonicalError(f"the key {wrong[:40]!r} is not in order")
-    return found
+def _parts(values: Iterable[Any], depth: int) -> list[str]:
+    if depth >= MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
+    return [encode_basestring(one) if type(one) is str else _canonical(one, depth + 1) for one in values]
 
 
 def _integer(text: str) -> int | float:
-    if len(text) > 22:  # beyond 1e21 there is an exponent
-        raise _NotCanonicalError(f"the number {text[:20]}... is written too long")
-    value = int(text)
-    if abs(value) > MAX_NUMBER:
-        return _fraction(text)
-    if text == "-0":
-        raise _NotCanonicalError("zero is written -0")
-    return value
-
-
-def _fraction(text: str) -> float:
-    if len(text) > 40:
-        raise _NotCanonicalError(f"the number {text[:20]}... is written too long")
-    value = float(text)
-    if not math.isfinite(value):
-        raise _NotCanonicalError(f"the number {text} is too large")
-    if repr(value) == text and "e" not in text and not text.endswith(".0"):  # the two agree from 1e-4 to 1e16
-        return value
-    if number_text(value) != text:
-        raise _NotCanonicalError(f"the number {text} is not written {number_text(value)}")
-    return value
-
-
-def _no_number(name: str) -> NoReturn:
-    raise _NotCanonicalError(f"{name} is no number")
+    value = int(text) if len(text) <= 17 else math.inf
+    return value if abs(value) <= MAX_NUMBER else float(text)
 
 
 T = TypeVar("T")
@@ -281,6 +223,20 @@ def from_json(kind: type[T], value: Any, where: str, *, nulls: bool = False) -> 
     return typing.cast(T, _convert(kind, value, where, nulls))
 
 
+def compact_json(value: Any) -> bytes:
+    """A message of ours, without white space."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def finite_json(value: Any) -> Any:
+    """The value with None for what is not finite, and lists for tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite_json(inner) for name, inner in value.items()}
+    return [finite_json(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
 def json_text(value: Any) -> str:
     """A JSON file of ours: read by `read_json` and by people."""
     return json.dumps(to_json(value), sort_keys=True, indent=1) + "\n"
@@ -299,60 +255,78 @@ def read_json(kind: type[T], text: str | bytes, where: str, *, format: int | Non
 
 
 def _convert(kind: Any, value: Any, where: str, nulls: bool) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
+    origin, arguments, is_record = _form(kind)
+    if origin is typing.Union:
         if value is None and nulls:
             return None
-        _expect(value is not None, value, "anything: what has no value is left out", where)
-        return _convert(next(a for a in arguments if a is not type(None)), value, where, nulls)
+        if value is None:
+            raise _mismatch(value, "anything: what has no value is left out", where)
+        return _convert(arguments[0], value, where, nulls)
     if origin is typing.Literal:
-        same = any(type(value) is type(one) and value == one for one in arguments)  # 1 == True == 1.0
-        _expect(same, value, f"one of {', '.join(map(str, arguments))}", where)
+        if not any(type(value) is type(one) and value == one for one in arguments):  # 1 == True == 1.0
+            raise _mismatch(value, f"one of {', '.join(map(str, arguments))}", where)
         return value
     if origin in (tuple, list, frozenset):
-        _expect(isinstance(value, list), value, "a list", where)
-        if origin is not tuple or arguments[1:] == (Ellipsis,):
-            return origin(_convert(arguments[0], item, f"{where}[{i}]", nulls) for i, item in enumerate(value))
-        _expect(len(value) == len(arguments), value, f"a list of {len(arguments)}", where)
-        items = enumerate(zip(arguments, value, strict=True))
-        return tuple(_convert(each, item, f"{where}[{i}]", nulls) for i, (each, item) in items)
+        if not isinstance(value, list):
+            raise _mismatch(value, "a list", where)
+        each = arguments if origin is tuple and arguments[1:] != (Ellipsis,) else arguments[:1] * len(value)
+        if len(value) != len(each):
+            raise _mismatch(value, f"a list of {len(each)}", where)
+        if [*map(type, value)] == [*each]:  # no number, and no list of its own: nothing to convert
+            return origin(value)
+        pairs = enumerate(zip(each, value, strict=True))
+        return origin([_convert(one, item, f"{where}[{i}]", nulls) for i, (one, item) in pairs])
     if origin is dict:
-        _expect(isinstance(value, dict), value, "an object", where)
-        return {
-            arguments[0](name): _convert(arguments[1], one, f"{where}.{name}", nulls) for name, one in value.items()
-        }
-    if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, value, where, nulls)
+        if not isinstance(value, dict):
+            raise _mismatch(value, "an object", where)
+        key, inner = arguments
+        return {key(name): _convert(inner, one, f"{where}.{name}", nulls) for name, one in value.items()}
+    if is_record:
+        return _record(kind, value, where, nulls)
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
-    if kind is Any:
-        return value
     if kind is Path and type(value) is str:
         return Path(value)
-    _expect(type(value) is kind, value, f"a {kind.__name__}", where)  # True is no 1
+    if kind is not Any and type(value) is not kind:  # True is not 1
+        raise _mismatch(value, f"{'an' if kind is int else 'a'} {kind.__name__}", where)
     return value
 
 
-def _dataclass(kind: Any, value: Any, where: str, nulls: bool) -> Any:
-    _expect(isinstance(value, dict), value, "an object", where)
+def _record(kind: Any, value: Any, where: str, nulls: bool) -> Any:
+    if not isinstance(value, dict):
+        raise _mismatch(value, "an object", where)
     known = {}
-    for field, hint in _fields(kind):
-        if field.name in value:
-            known[field.name] = _convert(hint, value[field.name], f"{where}.{field.name}", nulls)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            if type(None) not in typing.get_args(hint):
-                raise BundleError(f"'{field.name}' is missing", where=where, do="Build the bundle again")
-            known[field.name] = None
+    for name, hint, default in _fields(kind):
+        if name in value:
+            item = value[name]
+            known[name] = item if type(item) is hint else _convert(hint, item, f"{where}.{name}", nulls)
+        elif default is dataclasses.MISSING:
+            raise BundleError(f"'{name}' is missing", where=where, do="Build the bundle again")
+        elif default is None:
+            known[name] = None
     return kind(**known)
 
 
 @cache
-def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
-    hints = typing.get_type_hints(kind)
-    return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+def _form(kind: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """What the type is made of, a union without its None; and whether it is a dataclass."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union, tuple(one for one in arguments if one is not type(None)), False
+    return origin, arguments, dataclasses.is_dataclass(kind)
 
 
-def _expect(fits: bool, value: Any, wanted: str, where: str) -> None:
-    if not fits:
-        shown = shorten(repr(value), 40)
-        raise BundleError(f"{shown} is not {wanted}", where=where, do="Build the bundle again")
+@cache
+def _fields(kind: Any) -> list[tuple[str, Any, Any]]:
+    """Name, type and default of each field.
+    MISSING for one that must be given, None for one that may be left out."""
+    hints, found = typing.get_type_hints(kind), []
+    for field in dataclasses.fields(kind):
+        given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        absent = None if type(None) in typing.get_args(hints[field.name]) else dataclasses.MISSING
+        found.append((field.name, hints[field.name], ... if given else absent))
+    return found
+
+
+def _mismatch(value: Any, wanted: str, where: str) -> BundleError:
+    return BundleError(f"{shorten(repr(value), 40)} is not {wanted}", where=where, do="Build the bundle again")

@@ -53,7 +53,7 @@ def begin(thread: threading.Thread) -> bool:
         if thread.ident is not None:  # it was started before
             raise
         do = "Raise its limits, of memory (ulimit -v, the cgroup's) or of threads (ulimit -u, TasksMax)"
-        raise MemoryExceeded(f"this process gets no more threads ({error})", where=thread.name, do=do) from error
+        raise MemoryExceeded(f"this process cannot start more threads ({error})", where=thread.name, do=do) from error
     return True
 
 
@@ -95,8 +95,8 @@ def orphan(future: Future[Any], error: ForkedError) -> None:
 
 
 def _error() -> ForkedError:
-    do = "Open the bundle in the child, or start it as a fresh process (multiprocessing: spawn)"
-    return ForkedError("the model was opened before this process was forked", do=do)
+    do = "Open the bundle in the child, or start a fresh process (multiprocessing: spawn)"
+    return ForkedError("the model was opened before the process forked", do=do)
 
 
 def _mark() -> None:

@@ -1,13 +1,13 @@
 """The watchdog: detect an engine that hangs, and fail its callers.
 
-    watched = watch(running_s=batcher.running_s, slowest_s=costs.slowest, bite=batcher.abandon)
+    watched = watch(running_s=runs.running_s, slowest_s=costs.slowest, bite=batcher.abandon)
     ...
     watched.end()
 
 Rules:
 - an engine hangs when one run lasts longer than 10 seconds and than 20 times its slowest run;
 - `bite` is called once, and decides what becomes of the model;
-- one thread serves all models of a process, from the first to the last, and survives any fault in a check;
+- each engine has a thread of its own, which survives any fault in a check and ends with the watch;
 - while the interpreter exits nothing is watched;
 - nothing here can free the thread inside the engine: only an isolated process can (`isolate=True`).
 """
@@ -15,13 +15,12 @@ Rules:
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_runtime.system.errors import EngineHung
+from edgekit_runtime.system.records import record
 from edgekit_runtime.system.threads import begin, is_exiting
 
 LEAST_LIMIT_S = 10.0
@@ -38,7 +37,7 @@ def limit_s(slowest_s: float) -> float:
     return max(LEAST_LIMIT_S, FACTOR * slowest_s)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Health:
     """state: `ready`, `dead` after the engine hung or died for good, or `closed`.
     reason: why it is not ready.
@@ -72,7 +71,8 @@ class WatchedEngine:
         self._slowest_s = slowest_s
         self._bite = bite
         self._limit = limit
-        self._rounds: _Rounds | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
         self._troubled = False
         self.hung: EngineHung | None = None
 
@@ -86,8 +86,8 @@ class WatchedEngine:
         if running < limit:
             return min(limit - running, limit / _LOOKS)
         self.hung = EngineHung(
-            f"the engine has not come back for {running:.3g} s; {limit:.3g} s is the most that is waited for",
-            do="Open the bundle again; with isolate=True the engine is ended and started again by itself",
+            f"the engine has not responded for {running:.3g} s; {limit:.3g} s is the limit",
+            do="Open the bundle again; with isolate=True the engine is killed and restarted automatically",
         )
         self._bite(self.hung)
         return None
@@ -96,70 +96,23 @@ class WatchedEngine:
         """As `look`; an error is logged once, and this model is checked again later."""
         try:
             return self.look()
-        except Exception as error:  # noqa: BLE001 - the others are watched by this thread, too
+        except Exception as error:  # noqa: BLE001 - the engine is watched all the same
             if not self._troubled:
                 self._troubled = True
                 logging.getLogger("edgekit_runtime").error("the watchdog cannot look after an engine: %r", error)
             return LEAST_LIMIT_S / _LOOKS
 
     def end(self) -> None:
-        """Stop watching. Idempotent. The last one ends the watchdog's thread before this returns."""
-        if self._rounds is not None:
-            self._rounds.leave(self)
-
-
-class _Rounds:
-    """The thread that watches engines and waiting requests."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._watched: list[WatchedEngine] = []
-        self._thread: threading.Thread | None = None
-
-    def add(self, watched: WatchedEngine) -> None:
+        """Stop watching, and wait for the thread. Idempotent."""
         if is_exiting():  # the thread stands still, maybe with the lock
             return
-        with self._changed:
-            if self._thread is None:
-                thread = threading.Thread(target=self._go, name="edgekit-watchdog", daemon=True)
-                self._thread = thread if begin(thread) else None
-            watched._rounds = self
-            self._watched.append(watched)
-            self._changed.notify()
-
-    def drop(self, watched: WatchedEngine) -> None:
-        if is_exiting():
-            return
-        with self._changed:
-            if watched in self._watched:
-                self._watched.remove(watched)
-                self._changed.notify()
-
-    def leave(self, watched: WatchedEngine) -> None:
-        """`drop`, and wait for the thread if no model is left to watch."""
-        self.drop(watched)
-        thread = self._thread
-        if thread is not None and not self._watched and thread is not threading.current_thread():
-            thread.join(_END_S)
+        self._ended.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_END_S)
 
     def _go(self) -> None:
-        while True:
-            with self._changed:
-                if not self._watched:
-                    self._thread = None
-                    return
-                watched = list(self._watched)
-            looks = [(one, one.look_safely()) for one in watched]  # outside the lock: a bite may end its own watch
-            for one, wait_s in looks:
-                if wait_s is None:
-                    self.drop(one)
-            waits = [wait_s for _, wait_s in looks if wait_s is not None]
-            with self._changed:
-                if self._watched == watched:
-                    self._changed.wait(min([*waits, MOST_LIMIT_S]) if waits else 0.0)
-
-
-_rounds = _Rounds()
+        while (wait_s := self.look_safely()) is not None and not self._ended.wait(min(MOST_LIMIT_S, wait_s)):
+            pass
 
 
 def watch(
@@ -170,15 +123,7 @@ def watch(
 ) -> WatchedEngine:
     """Begin to watch an engine."""
     watched = WatchedEngine(running_s, slowest_s, bite, limit)
-    _rounds.add(watched)
+    if not is_exiting():
+        thread = threading.Thread(target=watched._go, name="edgekit-watchdog", daemon=True)
+        watched._thread = thread if begin(thread) else None
     return watched
-
-
-def _after_fork() -> None:
-    """The thread stayed in the parent."""
-    global _rounds
-    _rounds = _Rounds()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""The board's load, memory, heat, disk and name, and whether its clock is set.
+"""The board's load, memory, temperature, free disk, name, and clock status.
 
     board = Board(Path("/var/lib/edgekit"))
     board.read()                # System(cpu=31.5, mem=44.0, temp=58.4, thr=0, disk=20111)
@@ -98,7 +98,7 @@ def clock_is_set(wall_s: float | None = None, root: Path = Path("/")) -> bool:
 
 
 def hardware(root: Path = Path("/")) -> str:
-    """The board's name for itself, or the processor's architecture."""
+    """The board's model name, or the CPU architecture."""
     try:
         name = (root / "proc/device-tree/model").read_bytes().split(b"\0")[0].decode("utf-8", "replace").strip()
     except OSError:

@@ -1,11 +1,10 @@
-"""Histograms of timings that merge by adding, the stages of an answer, and drift of scores.
+"""Histograms of timings that merge by adding, stages of an answer, drift, and their window.
 
     h = Histogram(); h.record(3.2); h.record(4.1)
     h.quantile(0.5)         # 3.2, within 1.1 %
     h.wire()                # [5, 53, [1, -10, 1]]: scale, index of the first bucket, counts; -10 is ten empty buckets
     record_table([h, other], np.array([[4.1, 0.2], [5.0, 0.3]]))      # a column each, in a few array passes
-    list(tables([("device", 4.2, True, {"decode": 0.4, "adapt": 0.1, "engine": 3.6}, None)]))
-    # [("device", ("prepare", "infer"), array([[4.2, 0.5, 3.6]]))]
+    stages_of({"decode": 0.4, "adapt": 0.1, "engine": 3.6})         # {"prepare": 0.5, "infer": 3.6}
     drift = Drift(bundled=[2, 0, 1, ...])   # the bundle's own; without one the first REFERENCE samples become it
     drift.add([0, 0, 3, 1, 0, 0, 2, 5, 20, 90]); drift.psi      # None until LEAST samples came since the last one
 
@@ -22,9 +21,9 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -35,10 +34,9 @@ _SMALLEST = 1e-6
 _LARGEST = 2.0**64  # what from_wire takes
 _LARGEST_INDEX = 64  # octaves either side of 1 that a histogram from outside may span: 2^-64 to 2^64
 _MOST_COUNT = (1 << 53) - 1
-Recorded = tuple[str, float, "bool | None", "dict[str, float] | None", "tuple[int, int, float | None] | None"]
-"""source, total milliseconds, whether the budget was met, timings, (clipped values, values, top score)."""
-Table = tuple[str, tuple[str, ...], NDArray[np.float64]]
-"""source, stages, and milliseconds [answers, 1 + stages]: the total, then the stages."""
+Recorded = tuple[str, tuple[str, ...], tuple[float, ...], "bool | None", "tuple[int, int, float | None] | None"]
+"""source, stages, milliseconds in all and in each stage, whether the budget was met, (clipped values, values, top
+score)."""
 STAGES: Final = ("prepare", "queue", "infer", "finish", "network", "host")
 """In the order of a request. network: to a host and back; host: what the host itself took."""
 STAGE_OF: Final[Mapping[str, str]] = {
@@ -116,7 +114,7 @@ class Histogram:
         A bucket answers with 2ab / (a + b) of its bounds, which has the least worst-case relative error.
         """
         if not 0.0 <= q <= 1.0:
-            raise ValueError(f"a quantile lies in [0, 1], not {q}")
+            raise ValueError(f"a quantile must be in [0, 1], not {q}")
         if self.count == 0:
             return None
         rank = max(1, math.ceil(q * self.count))
@@ -161,19 +159,16 @@ class Histogram:
             raise ValueError("a histogram is [scale, offset, counts]")
         scale, index, counts = value[0], value[1], value[2]
         if not _integer(scale) or not 0 <= scale <= SCALE:
-            raise ValueError(f"a histogram's scale lies in 0..{SCALE}")
+            raise ValueError(f"a histogram's scale must be in 0..{SCALE}")
         span = _LARGEST_INDEX << scale
         if not _integer(index) or abs(index) > span:
             raise ValueError("a histogram's offset is out of range")
         if not isinstance(counts, list) or len(counts) > 2 * span:
             raise ValueError("a histogram has too many buckets")
         zeros = value[3] if len(value) == 4 else 0
-        if not _integer(zeros) or not 0 <= zeros <= _MOST_COUNT:
-            raise ValueError("a histogram counts with whole numbers")
-        if not set(map(type, counts)) <= {int}:  # a bool is no count
-            raise ValueError("a histogram counts with whole numbers")
-        least, most = (min(counts), max(counts)) if counts else (1, 0)
-        if least < -2 * span or most > _MOST_COUNT:
+        whole = {*map(type, counts), type(zeros)} <= {int}  # a bool is not a count
+        least, most = (min(counts), max(counts)) if counts and whole else (1, 0)
+        if not whole or not 0 <= zeros <= _MOST_COUNT or least < -2 * span or most > _MOST_COUNT:
             raise ValueError("a histogram counts with whole numbers")
         made = cls(None, scale)
         if least > 0:
@@ -200,7 +195,7 @@ def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) ->
     """Count table[:, i] in histograms[i], all of SCALE. Negative values and NaN count as zero."""
     if not table.size:
         return
-    clean = np.clip(np.fmax(table, 0.0), 0.0, _LARGEST)
+    clean = np.fmin(np.fmax(table, 0.0), _LARGEST)
     counted = clean >= _SMALLEST
     # intp: on 32 bits NumPy 1 refuses to count int64, which it cannot cast safely.
     indexes = np.ceil(np.log2(np.maximum(clean, _SMALLEST)) * 2.0**SCALE).astype(np.intp) - 1
@@ -223,52 +218,16 @@ def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) ->
 
 
 def _integer(value: object) -> bool:
-    return type(value) is int  # as JSON makes them: a bool is none
+    return type(value) is int  # as JSON makes them, not a bool
 
 
-def tables(recorded: Sequence[Recorded]) -> Iterator[Table]:
-    """One table for all answers of one source whose timings have the same parts."""
-    sources, totals, _, timings, _ = zip(*recorded, strict=True)
-    if sources.count(sources[0]) == len(sources):  # nearly always: no need to sort anything
-        parts = tuple(timings[0] or ())
-        read = _read(parts, timings)
-        if read is not None:
-            yield _table(sources[0], totals, parts, read)
-            return
-    alike: dict[tuple[str, tuple[str, ...]], tuple[list[float], list[dict[str, float]]]] = {}
-    for source, total, given in zip(sources, totals, timings, strict=True):
-        some, rows = alike.setdefault((source, tuple(given or ())), ([], []))
-        some.append(total)
-        rows.append(given or {})
-    for (source, names), (some, rows) in alike.items():
-        read = _read(names, rows)
-        assert read is not None
-        yield _table(source, some, names, read)
-
-
-def _read(parts: tuple[str, ...], rows: Sequence[dict[str, float] | None]) -> list[Any] | None:
-    """The values of these parts, row by row; None if a row has others."""
-    if not parts:
-        return None if any(rows) else [()] * len(rows)
-    getter: Callable[[Any], Any] = itemgetter(*parts)
-    n = len(parts)
-    try:
-        values = [getter(row) for row in rows if len(row) == n]  # type: ignore[arg-type]
-    except (KeyError, TypeError):  # TypeError: a row of None
-        return None
-    return values if len(values) == len(rows) else None  # as many parts, and each of these: no others
-
-
-def _table(source: str, totals: Sequence[float], parts: tuple[str, ...], rows: list[Any]) -> Table:
-    flat = rows if len(parts) == 1 else chain.from_iterable(rows)
-    values = np.fromiter(flat, np.float64, len(rows) * len(parts)).reshape(len(rows), len(parts))
-    columns, names = [np.array(totals, np.float64)], []
-    for stage in STAGES:
-        mine = [i for i, part in enumerate(parts) if STAGE_OF.get(part) == stage]
-        if mine:
-            names.append(stage)
-            columns.append(values[:, mine].sum(1) if len(mine) > 1 else values[:, mine[0]])
-    return source, tuple(names), np.column_stack(columns)
+def stages_of(timings: Mapping[str, float]) -> dict[str, float]:
+    """Stage -> milliseconds, of the parts of an answer."""
+    spent: dict[str, float] = {}
+    for part, ms in timings.items():
+        if (stage := STAGE_OF.get(part)) is not None:
+            spent[stage] = spent.get(stage, 0.0) + ms
+    return spent
 
 
 BINS = 10
@@ -286,7 +245,7 @@ def psi(reference: Sequence[int], seen: Sequence[int]) -> float:
 
 
 def count_score(counts: list[int], score: float | None) -> None:
-    """Count one top score in its bin, unless it is None, NaN or no probability."""
+    """Count one top score in its bin; ignore None, NaN, and values outside [0, 1]."""
     if score is not None and 0.0 <= score <= 1.0:
         counts[min(BINS - 1, int(score * BINS))] += 1
 
@@ -315,3 +274,79 @@ class Drift:
             self.psi = psi(self.reference, self._seen)
             self._seen = [0] * BINS
         return False
+
+
+_SUMMED = ("over_budget", "over_bundle", "met", "refused", "clipped", "values", "compared", "differed", "dropped")
+
+
+@dataclass
+class CountedWindow:
+    """What was counted between two cuts.
+
+    answers: source -> latencies in milliseconds.
+    errors: code -> count.
+    over_bundle: answers beyond the bundle's budget, to callers that gave none.
+    stages: stage -> milliseconds.
+    clipped, values: input values at INT8's limits, and all that were sampled.
+    compared, differed, dropped: as in MeterStats.
+    scores: sampled top scores of a classifier, in each of ten equal parts of 0 to 1.
+    packed: answers that are not in the histograms yet: by source and stages, milliseconds in all and in each stage.
+    """
+
+    answers: dict[str, Histogram] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    over_budget: int = 0
+    over_bundle: int = 0
+    met: int = 0
+    refused: int = 0
+    stages: dict[str, Histogram] = field(default_factory=dict)
+    clipped: int = 0
+    values: int = 0
+    compared: int = 0
+    differed: int = 0
+    dropped: int = 0
+    scores: list[int] = field(default_factory=lambda: [0] * BINS)
+    packed: dict[tuple[str, tuple[str, ...]], list[NDArray[np.float64]]] = field(default_factory=dict)
+
+    def add(self, other: CountedWindow) -> None:
+        """Add another window's counts."""
+        for mine, theirs in ((self.answers, other.answers), (self.stages, other.stages)):
+            for name, histogram in theirs.items():
+                mine.setdefault(name, Histogram()).merge(histogram)
+        for code, n in other.errors.items():
+            self.errors[code] = self.errors.get(code, 0) + n
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.scores = [mine + theirs for mine, theirs in zip(self.scores, other.scores, strict=True)]
+
+    def add_answers(self, recorded: list[Recorded], budget_ms: float = math.inf) -> None:
+        """Pack recorded answers, for `settle`. budget_ms: of those whose caller gave none."""
+        sources, stages, spent, judged, clipped = zip(*recorded, strict=True)
+        kinds = set(zip(sources, stages, strict=True))
+        for source, names in kinds:
+            rows = spent if len(kinds) == 1 else [one[2] for one in recorded if one[:2] == (source, names)]
+            table = np.fromiter(chain.from_iterable(rows), np.float64, len(rows) * (1 + len(names)))
+            self.packed.setdefault((source, names), []).append(table)
+        self.met += judged.count(True)
+        self.over_budget += judged.count(False)
+        if budget_ms < math.inf:
+            self.over_bundle += sum(one[3] is None and one[2][0] > budget_ms for one in recorded)
+        for some, values, score in filter(None, clipped):
+            self.clipped += some
+            self.values += values
+            count_score(self.scores, score)
+
+    def settle(self) -> None:
+        """Count what was packed."""
+        packed, self.packed = self.packed, {}
+        for (source, names), tables in packed.items():
+            histograms = [self.answers.setdefault(source, Histogram())]
+            histograms += [self.stages.setdefault(stage, Histogram()) for stage in names]
+            record_table(histograms, np.concatenate(tables).reshape(-1, len(histograms)))
+
+    def latency(self) -> Histogram:
+        """Over all sources."""
+        whole = Histogram()
+        for histogram in self.answers.values():
+            whole.merge(histogram)
+        return whole

@@ -1,6 +1,6 @@
-"""One MQTT connection that keeps coming back, driven by the thread that owns it.
+"""A self-reconnecting MQTT connection, driven by the thread that owns it.
 
-    link = Link(Broker.parse("mqtts://user:secret@broker:8883"), "porch-1", Handlers(on_up, on_message), ("a/b",))
+    link = Link(Broker.parse("mqtts://user:secret@broker:8883"), "porch-1", ("a/b",), message=heard)
     while not done:
         link.step(timeout_s=1.0)
 
@@ -62,6 +62,7 @@ _AT_ONCE_S = 3.0  # after a message went out
 _PAUSE_S, _MOST_PAUSE_S = 60.0, 3600.0
 _PACKET_TOO_LARGE = 0x95  # MQTT 5's reason code
 _GARBLED = 2  # paho's MQTT_ERR_PROTOCOL
+_EVENTS = ("on_connect", "on_message", "on_disconnect", "on_subscribe", "on_publish")
 _STEADY_S = 30.0  # a connection that lasted this long owes nothing to the failures before it
 
 
@@ -83,14 +84,14 @@ class Broker:
         """
         do = "Write it as mqtt://host:1883 or mqtts://user:password@host:8883"
         if not isinstance(url, str):
-            raise TelemetryError(f"{url!r:.40} is no broker's URL", do=do)
+            raise TelemetryError(f"{url!r:.40} is not a broker URL", do=do)
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise TelemetryError("the broker's URL cannot be read", do=do) from error
+            raise TelemetryError("the broker URL cannot be parsed", do=do) from error
         if parts.scheme not in ("mqtt", "mqtts") or not host or parts.path not in ("", "/") or parts.query:
-            raise TelemetryError("that is no broker's URL", where=url.rsplit("@", 1)[-1], do=do)
+            raise TelemetryError("not a broker URL", where=url.rsplit("@", 1)[-1], do=do)
         tls = parts.scheme == "mqtts"
         user = unquote(parts.username) if parts.username is not None else None
         password = unquote(parts.password) if parts.password is not None else None
@@ -113,35 +114,30 @@ class _PublishedMessage:
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes, retained, if this end vanishes. delay_s: MQTT 5 only."""
+    """The retained message that the broker publishes if we vanish. delay_s: MQTT 5 only."""
 
     topic: str
     payload: bytes
     delay_s: int = 0
 
 
-@dataclass(frozen=True)
-class Handlers:
-    """Called in the thread that steps.
+class Link:
+    """Callbacks run in the thread that calls `step`.
 
-    up: connected.
     message: topic, payload, whether the broker had retained it.
+    up: connected.
     will: asked before each connection.
     """
 
-    up: Callable[[], None]
-    message: Callable[[str, bytes, bool], None]
-    will: Callable[[], Will | None] = lambda: None
-
-
-class Link:
     def __init__(
         self,
         broker: Broker,
         client_id: str,
-        handlers: Handlers,
         topics: tuple[str, ...],
         *,
+        message: Callable[[str, bytes, bool], None] = lambda _topic, _payload, _retained: None,
+        up: Callable[[], None] = lambda: None,
+        will: Callable[[], Will | None] = lambda: None,
         most_wait_s: float = 120.0,
         most_bytes: int = MOST_PACKET_BYTES,
         most_at_once: int = RECEIVE_MAXIMUM,
@@ -151,7 +147,8 @@ class Link:
         self.connected = self.subscribed = False
         self.trouble = self.said = ""
         self.troubles: Counter[str] = Counter()
-        self._client_id, self._handlers, self._topics = client_id, handlers, topics
+        self._client_id, self._topics = client_id, topics
+        self._message, self._up, self._will = message, up, will
         self._most_wait_s, self._most_bytes, self._most_at_once = most_wait_s, most_bytes, most_at_once
         self._broker_takes: float = math.inf
         self._below: float = math.inf  # what it was seen to take
@@ -180,7 +177,7 @@ class Link:
             self._waker.send(b"w")
 
     def step(self, timeout_s: float) -> None:
-        """Connect if due, wait for something to do, do it."""
+        """Connect if due, wait for I/O, and handle it."""
         now = time.monotonic()
         if self._renewing:
             self._renewing, self._try_at = False, 0.0
@@ -255,15 +252,12 @@ class Link:
     # What happens in a step.
 
     def _connect(self) -> None:
-        client = new_client(self.broker, self._client_id, will=self._handlers.will(), v5=self._version == 5)
-        client.on_connect = self._on_connect
-        client.on_message = lambda _c, _u, message: self._on_message(message)
-        client.on_disconnect = self._on_disconnect
-        client.on_subscribe = self._on_subscribed
+        client = new_client(self.broker, self._client_id, will=self._will(), v5=self._version == 5)
         client.on_socket_register_write = lambda *_: None  # `_serve` writes, many receipts at a time
+        for event in _EVENTS:
+            setattr(client, event, getattr(self, f"_{event}"))
         self._refused = ""
         options: dict[str, Any] = {}
-        client.on_publish = self._on_receipt
         if self._version == 5:
             properties = _properties("CONNECT")
             properties.ReceiveMaximum = self._most_at_once
@@ -296,9 +290,9 @@ class Link:
         self._broker_takes = getattr(properties, "MaximumPacketSize", math.inf)
         if self._topics:
             client.subscribe([(topic, 1) for topic in self._topics])
-        self._handlers.up()
+        self._up()
 
-    def _on_receipt(self, _client: Any, _user: Any, mid: int, reason: Any, _properties: Any) -> None:
+    def _on_publish(self, _client: Any, _user: Any, mid: int, reason: Any, _properties: Any) -> None:
         sent = self._sent.pop(mid, None)
         if sent is None:
             return
@@ -313,7 +307,7 @@ class Link:
         if sent.receipt is not None:
             sent.receipt(not reason.is_failure)
 
-    def _on_subscribed(self, _client: Any, _user: Any, _mid: int, reasons: Any, _properties: Any) -> None:
+    def _on_subscribe(self, _client: Any, _user: Any, _mid: int, reasons: Any, _properties: Any) -> None:
         self.subscribed = True
         for topic, reason in zip(self._topics, reasons, strict=False):
             if reason.is_failure:
@@ -330,21 +324,19 @@ class Link:
         elif reason.value == _PACKET_TOO_LARGE:
             self._refused = "too-large"
 
-    def _on_message(self, message: Any) -> None:
+    def _on_message(self, _client: Any, _user: Any, message: Any) -> None:
         self._heard_so_far += 1
         try:
             topic = message.topic
         except UnicodeDecodeError:
             return
-        self._handlers.message(topic, message.payload, bool(message.retain))
+        self._message(topic, message.payload, bool(message.retain))
 
     def _watch(self) -> None:
-        """Register the socket of this connection with the selector, and no closed one."""
+        """Keep the selector on the current socket."""
         current = self._client.socket() if self._client is not None else None
-        if current is not self._watched and self._watched is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(self._watched)
-            self._watched = None
+        if current is not self._watched:
+            self._unwatch()
         if current is None:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._client.want_write() else 0)
@@ -354,8 +346,14 @@ class Link:
         elif self._selector.get_key(current).events != events:
             self._selector.modify(current, events)
 
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._watched)
+            self._watched = None
+
     def _pending_or(self, timeout_s: float) -> float:
-        """0 if TLS has already decrypted more."""
+        """The timeout, or 0 if TLS holds decrypted data."""
         pending = getattr(self._watched, "pending", None)
         return 0.0 if pending is not None and pending() else max(0.0, timeout_s)
 
@@ -396,7 +394,7 @@ class Link:
             self._attempts = 0
 
     def _after_message(self, word: str, *, certain: bool) -> str:
-        """The word for a connection that ended: "too-large" if a message in flight was.
+        """Why a connection ended: "too-large" if a message in flight caused it.
 
         certain: the broker said so, or sent an invalid answer, as mosquitto's `message_size_limit` does.
         """
@@ -436,13 +434,10 @@ class Link:
         self.connected = self.subscribed = self._renewing = False
         self._handed = []
         lost, self._sent = self._sent, {}
-        if self._watched is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(self._watched)
-            self._watched = None
+        self._unwatch()
         if client is not None:
-            client.on_disconnect = client.on_message = client.on_connect = client.on_publish = None
-            client.on_subscribe = None
+            for event in _EVENTS:
+                setattr(client, event, None)
             with contextlib.suppress(OSError):
                 if client.socket() is not None:
                     client.socket().close()

@@ -20,13 +20,12 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgekit_runtime.system.errors import WindowError
-from edgekit_runtime.system.strict_json import load_json
+from edgekit_runtime.system.strict_json import compact_json, load_json
 from edgekit_runtime.telemetry.board_state import hardware
 from edgekit_runtime.telemetry.window import (
     MOST_SEQ,
@@ -35,7 +34,7 @@ from edgekit_runtime.telemetry.window import (
     Seal,
     is_text,
     read_integer,
-    read_object,
+    read_message,
     read_seal,
 )
 
@@ -63,20 +62,16 @@ def encode_event(kind: str, text: str, *, device: str, boot: int, t0_ms: int, cl
     """The body of an event. It begins with its kind, by which the spool recognizes it."""
     value = {"kind": kind, "v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok),
         "text": NO_TEXT.sub(" ", text)[:MOST_EVENT_TEXT]}  # fmt: skip
-    return json.dumps(value, separators=(",", ":")).encode()
+    return compact_json(value)
 
 
 def parse_event(payload: bytes, device: str) -> BoardEvent:
     """Read and check one event that came on `device`'s topic. Raises WindowError."""
-    value = read_object(payload)
-    if value.get("v") != EVENT_VERSION or isinstance(value.get("v"), (bool, float)):
-        raise WindowError("version", f"event format {str(value.get('v'))[:20]!r} is not {EVENT_VERSION}")
-    if value.get("dev") != device:
-        raise WindowError("device", f"the payload says it is from {str(value.get('dev'))[:80]!r}")
+    value = read_message(payload, device, "event", (EVENT_VERSION,))
     if value.get("kind") not in EVENT_KINDS:
-        raise WindowError("shape", "'kind' is no event's")
+        raise WindowError("shape", "'kind' is not an event kind")
     if not is_text(value.get("text"), MOST_EVENT_TEXT):
-        raise WindowError("shape", f"'text' is no text of at most {MOST_EVENT_TEXT} characters")
+        raise WindowError("shape", f"'text' must be text of at most {MOST_EVENT_TEXT} characters")
     return BoardEvent(
         device,
         read_seal(value),
@@ -100,7 +95,7 @@ class Ack(NamedTuple):
 
 
 def parse_ack(payload: bytes) -> Ack | None:
-    """None for anything else."""
+    """Parse an acknowledgement; None if invalid."""
     try:
         value = load_json(payload) if len(payload) <= _MOST_ACK_BYTES else {}
         epoch, hwm, credit = value["epoch"], value["hwm"], value.get("credit")
@@ -112,7 +107,7 @@ def parse_ack(payload: bytes) -> Ack | None:
 
 
 def encode_state(epoch: str, boot: int, about: About | None, window_s: float) -> bytes:
-    """Published when a board comes, and, with None for `about`, when it goes."""
+    """The board's state: on, or off if `about` is None."""
     value: dict[str, object] = {"on": int(about is not None), "epoch": epoch, "boot": boot}
     if about is not None:
         value |= {
@@ -120,7 +115,7 @@ def encode_state(epoch: str, boot: int, about: About | None, window_s: float) ->
             "profile": about.profile[:64], "hw": hardware(), "sla": about.budget_ms, "win": window_s,
             "site": about.site, "group": about.group,
         }  # fmt: skip
-    return json.dumps(value, separators=(",", ":")).encode()
+    return compact_json(value)
 
 
 def _software() -> str:
@@ -135,16 +130,14 @@ def _software() -> str:
 class Flow:
     """silent: nothing was confirmed for a while; probes are sent."""
 
-    def __init__(
-        self, most: int = 20, patience_s: float = 5.0, most_patience_s: float = 300.0, trickle_s: float = 30.0
-    ) -> None:
-        self._most, self._least_patience_s, self._most_patience_s = most, patience_s, most_patience_s
+    def __init__(self, patience_s: float = 5.0, most_patience_s: float = 300.0, trickle_s: float = 30.0) -> None:
+        self._most, self._least_patience_s, self._most_patience_s = 20, patience_s, most_patience_s
         self._trickle_s = trickle_s
         self._mark = self._last = 0
         self.begin()
 
     def begin(self) -> None:
-        """For a new connection, or a new spool."""
+        """Reset for a new connection or spool."""
         self._sent: dict[int, float] = {}  # above the mark, on this connection; when
         self._newest = 0  # the last window that went out because it was the newest
         self._next = 0  # of the backlog; nothing below it is left to send
@@ -156,7 +149,7 @@ class Flow:
         self.silent = False
 
     def forget(self) -> None:
-        """As `begin`, for another epoch: marks start at nothing."""
+        """As `begin`, for another epoch: the mark starts at 0."""
         self.begin()
         self._mark = 0
 
@@ -224,7 +217,7 @@ class Flow:
         return seq if seq <= self._last else None
 
     def _backlog(self, now: float, first: int, beside: Sequence[int]) -> list[int]:
-        """As much as there is credit for."""
+        """Backlog windows, as credit allows."""
         if now >= self._until:
             self._credit = 0
         if not self._credit and now - self._answered_at >= self._trickle_s and self._answered_at > 0:

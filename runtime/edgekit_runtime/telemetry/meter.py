@@ -8,8 +8,8 @@
 
 Rules:
 - an answer is counted once, in the window that is open when it is folded. Cutting adds that window to the total;
-- `record` only appends; every FOLD_EVERY answers one caller folds all of them into the histograms in a few array
-  passes. A reader folds first, so no reading misses an answer. Beyond MOST_WAITING answers a caller waits for the fold;
+- `record` only appends. Every PACK_EVERY answers one caller packs them into an array, and every FOLD_EVERY it folds
+  the arrays into the histograms. A reader folds first, and misses no answer. Beyond MOST_WAITING a caller waits for it;
 - a fault during a fold loses these answers' counts and nothing else: it is noted, and counting continues;
 - the log line about a slow p99 is written when no lock is held;
 - a bundle's counts are its own, and the sum over all bundles never falls.
@@ -21,18 +21,18 @@ import math
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from edgekit_runtime.system.faults import Faults
-from edgekit_runtime.telemetry.histogram import BINS, Histogram, Recorded, count_score, record_table, tables
+from edgekit_runtime.system.records import field, record
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram, Recorded, stages_of
 from edgekit_runtime.telemetry.slow import SlowWatch
 
-FOLD_EVERY = 512
-MOST_WAITING = 8 * FOLD_EVERY
+PACK_EVERY, FOLD_EVERY = 128, 2048
+MOST_WAITING = 2 * FOLD_EVERY
 _KEPT = 4
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LatencyStats:
     """Milliseconds from the caller's call to the answer; None before the first."""
 
@@ -50,7 +50,7 @@ class LatencyStats:
         return cls(p50, p90, p99, histogram.maximum, histogram.total / histogram.count)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MeterStats:
     """requests: answers and errors together.
     answers: by source.
@@ -61,6 +61,7 @@ class MeterStats:
     stages_ms: by stage (prepare, queue, infer, finish, network, host), over the answers that went through it.
     clipped_share: of sampled input values, those at the limits of the artifact's 8 bits; None without a sample.
     compared, differed: hosts' answers that the device gave, too, and those of them out of tolerance.
+    dropped: a camera's frames that a newer one replaced.
     """
 
     requests: int
@@ -75,88 +76,21 @@ class MeterStats:
     clipped_share: float | None = None
     compared: int = 0
     differed: int = 0
+    dropped: int = 0
 
-
-@dataclass
-class CountedWindow:
-    """What was counted between two cuts.
-
-    answers: source -> latencies in milliseconds.
-    errors: code -> count.
-    over_bundle: answers beyond the bundle's budget, to callers that gave none.
-    stages: stage -> milliseconds.
-    clipped, values: input values at INT8's limits, and all that were sampled.
-    compared, differed: as in MeterStats.
-    scores: sampled top scores of a classifier, in each of ten equal parts of 0 to 1.
-    """
-
-    answers: dict[str, Histogram] = field(default_factory=dict)
-    errors: dict[str, int] = field(default_factory=dict)
-    over_budget: int = 0
-    over_bundle: int = 0
-    met: int = 0
-    refused: int = 0
-    stages: dict[str, Histogram] = field(default_factory=dict)
-    clipped: int = 0
-    values: int = 0
-    compared: int = 0
-    differed: int = 0
-    scores: list[int] = field(default_factory=lambda: [0] * BINS)
-
-    def add(self, other: CountedWindow) -> None:
-        """Add the other's counts."""
-        for mine, theirs in ((self.answers, other.answers), (self.stages, other.stages)):
-            for name, histogram in theirs.items():
-                mine.setdefault(name, Histogram()).merge(histogram)
-        for code, n in other.errors.items():
-            self.errors[code] = self.errors.get(code, 0) + n
-        self.over_budget += other.over_budget
-        self.over_bundle += other.over_bundle
-        self.met += other.met
-        self.refused += other.refused
-        self.clipped += other.clipped
-        self.values += other.values
-        self.compared += other.compared
-        self.differed += other.differed
-        self.scores = [mine + theirs for mine, theirs in zip(self.scores, other.scores, strict=True)]
-
-    def add_answers(self, recorded: list[Recorded], budget_ms: float = math.inf) -> None:
-        """Count recorded answers. budget_ms: of those whose caller gave none."""
-        for source, stages, table in tables(recorded):
-            histograms = [self.answers.setdefault(source, Histogram())]
-            histograms += [self.stages.setdefault(stage, Histogram()) for stage in stages]
-            record_table(histograms, table)
-        judged = [one[2] for one in recorded]
-        self.met += judged.count(True)
-        self.over_budget += judged.count(False)
-        self.over_bundle += sum(one[2] is None and one[1] > budget_ms for one in recorded)
-        for clipped, values, score in filter(None, [one[4] for one in recorded]):
-            self.clipped += clipped
-            self.values += values
-            count_score(self.scores, score)
-
-    def latency(self) -> Histogram:
-        """Over all sources."""
-        whole = Histogram()
-        for histogram in self.answers.values():
-            whole.merge(histogram)
-        return whole
-
-    def stats(self) -> MeterStats:
-        whole = self.latency()
-        return MeterStats(
-            requests=whole.count + sum(self.errors.values()),
-            answers={source: histogram.count for source, histogram in self.answers.items()},
-            errors=dict(self.errors),
-            over_budget=self.over_budget,
+    @classmethod
+    def of(cls, counted: CountedWindow) -> MeterStats:
+        whole = counted.latency()
+        return cls(
+            requests=whole.count + sum(counted.errors.values()),
+            answers={source: histogram.count for source, histogram in counted.answers.items()},
+            errors=dict(counted.errors),
             latency_ms=LatencyStats.of(whole),
-            device_ms=LatencyStats.of(self.answers.get("device", Histogram())),
-            met=self.met,
-            refused=self.refused,
-            stages_ms={stage: LatencyStats.of(histogram) for stage, histogram in self.stages.items()},
-            clipped_share=self.clipped / self.values if self.values else None,
-            compared=self.compared,
-            differed=self.differed,
+            device_ms=LatencyStats.of(counted.answers.get("device", Histogram())),
+            stages_ms={stage: LatencyStats.of(histogram) for stage, histogram in counted.stages.items()},
+            clipped_share=counted.clipped / counted.values if counted.values else None,
+            dropped=counted.dropped,
+            **{name: getattr(counted, name) for name in ("over_budget", "met", "refused", "compared", "differed")},
         )
 
 
@@ -174,7 +108,7 @@ class Meter:
         self._faults, self._budget_ms = faults or Faults("model"), math.inf if budget_ms is None else budget_ms
         self._waiting: deque[Recorded] = deque()
         self._lock = threading.RLock()  # a signal handler may ask for stats while its own thread folds
-        self._folding = False
+        self._folding, self._packed = False, 0
         self._before, self._now = CountedWindow(), CountedWindow()
         # What the watch looks at: not yet in _now, and cut already.
         self._spell, self._spell_cut = CountedWindow(), CountedWindow()
@@ -195,9 +129,14 @@ class Meter:
         timings: as `Answer.timings`.
         clipped: input values at the limits of 8 bits, values sampled, a classifier's top score; None if not sampled.
         """
+        spent = stages_of(timings or {})
+        self.add((source, tuple(spent), (total_ms, *spent.values()), met_budget, clipped))
+
+    def add(self, recorded: Recorded) -> None:
+        """As `record`, for a caller that knows the stages."""
         waiting = self._waiting
-        waiting.append((source, total_ms, met_budget, dict(timings) if timings is not None else None, clipped))
-        if len(waiting) >= FOLD_EVERY or total_ms > self._late_ms:
+        waiting.append(recorded)
+        if len(waiting) >= PACK_EVERY or recorded[2][0] > self._late_ms:
             self._fold_in_passing()
 
     def error(self, code: str) -> None:
@@ -215,6 +154,11 @@ class Meter:
         with self._lock:
             self._now.compared += 1
             self._now.differed += differs
+
+    def dropped(self, frames: int) -> None:
+        """Count frames of a camera that a newer one replaced."""
+        with self._lock:
+            self._now.dropped += frames
 
     def cut(self) -> CountedWindow:
         """What was counted since the last cut. `stats` keeps counting."""
@@ -240,23 +184,26 @@ class Meter:
         return seen
 
     def stats(self) -> MeterStats:
-        return self.counted().stats()
+        return MeterStats.of(self.counted())
 
     def _fold_in_passing(self) -> None:
         """Fold if due, unless another thread does; wait for that one only if too much is pending."""
-        n = len(self._waiting)
-        if n < FOLD_EVERY and not (self._watch is not None and self._watch.is_due()):
+        n, due = len(self._waiting), self._watch is not None and self._watch.is_due()
+        if n < PACK_EVERY and not due:
             return
         if not self._lock.acquire(blocking=n >= MOST_WAITING):
             return
         try:
-            self._fold()
+            self._fold(whole=due)
         finally:
             self._lock.release()
         self._log_slow()
 
-    def _fold(self) -> None:
-        """Count the pending answers, one by one so that no append interferes. The lock is held."""
+    def _fold(self, *, whole: bool = True) -> None:
+        """Count the pending answers, taken one by one: no append interferes. The lock is held.
+
+        whole: into the histograms; else they are packed only, until there are enough.
+        """
         if self._folding:
             return
         self._folding = True
@@ -266,6 +213,11 @@ class Meter:
             counted = self._now if self._watch is None else self._spell
             if recorded:
                 counted.add_answers(recorded, self._budget_ms)
+                self._packed += len(recorded)
+            if not whole and self._packed < FOLD_EVERY:
+                return
+            self._packed = 0
+            counted.settle()
             if self._watch is not None:
                 seen = self._spell
                 if self._spell_cut.answers:
@@ -317,4 +269,4 @@ class Counts:
             whole.add(self._past)
             for meter in (*self._ended, *self._meters):
                 whole.add(meter.counted())
-        return whole.stats()
+        return MeterStats.of(whole)

@@ -1,4 +1,4 @@
-"""The figures of a process's models as a Prometheus page (format 0.0.4), and its server.
+"""A process's model metrics as a Prometheus page (format 0.0.4), and its server.
 
     print(metrics_text([measured]))                     # one page for any number of models
     with serve_metrics(model, port=9400) as server:     # or any function that makes the page
@@ -20,15 +20,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from edgekit_runtime.system.closing import ClosedOnExit
 from edgekit_runtime.system.errors import MetricsError
 from edgekit_runtime.system.threads import begin
-from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.meter import CountedWindow
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
@@ -42,16 +41,9 @@ _PARTS = ("cache", "meter", "telemetry")
 _SOURCES = ("device", "cache", "similar", "host", "stale", "degraded")
 
 Labels = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class CacheFigures:
-    """One tier of the cache, counted since it was opened. entries, bytes: now, None if unknown."""
-
-    hits: int
-    misses: int
-    entries: int | None = None
-    bytes: int | None = None
+Pages = Mapping[str, tuple[str, Callable[[], "str | Iterable[bytes]"]]]
+Sample = tuple[str, Labels, float]
+"""suffix after the family's name (_bucket of a histogram), labels, value."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class ModelMetrics:
     info: name to text, shown as labels (recipe, engine, ...).
     queued: requests waiting now.
     batches: size -> how many batches of that size ran.
-    caches: tier -> its figures; empty without a cache.
+    caches: tier -> its stats, as MemoryStats; empty without a cache.
     healthy: whether the engine answers.
     restarts: of the engine's own process, None if it has none.
     faults: part -> exceptions despite which requests were answered.
@@ -74,7 +66,7 @@ class ModelMetrics:
     info: Mapping[str, str] = field(default_factory=dict)
     queued: int = 0
     batches: Mapping[int, int] = field(default_factory=dict)
-    caches: Mapping[str, CacheFigures] = field(default_factory=dict)
+    caches: Mapping[str, object] = field(default_factory=dict)
     healthy: bool = True
     restarts: int | None = None
     faults: Mapping[str, int] = field(default_factory=dict)
@@ -89,20 +81,19 @@ def metrics_text(models: Sequence[ModelMetrics]) -> str:
         copy = seen[measured.model, measured.version]
         labels = {"model": measured.model, "version": measured.version}
         named.append((labels if copy == 1 else {**labels, "copy": str(copy)}, measured))
-    lines: list[str] = []
-    for family in _FAMILIES:
-        lines += _head(family.name, family.kind, family.help)
-        for base, measured in named:
-            lines += [_line(family.name, base, sample) for sample in family.samples(measured)]
-    return "\n".join(lines) + "\n"
+    return "".join(
+        _family(
+            name, kind, meaning, [(end, {**base, **more}, n) for base, one in named for end, more, n in samples(one)]
+        )
+        for name, kind, meaning, samples in _FAMILIES
+    )
 
 
 def family_text(
     name: str, kind: Literal["counter", "gauge"], meaning: str, samples: Sequence[tuple[Labels, float]]
 ) -> str:
-    """One family of a page, for what a process counts besides its models."""
-    lines = [*_head(name, kind, meaning), *(_line(name, labels, _Sample({}, value)) for labels, value in samples)]
-    return "\n".join(lines) + "\n"
+    """One metric family, for counts other than those of models."""
+    return _family(name, kind, meaning, [("", labels, value) for labels, value in samples])
 
 
 def histogram_text(
@@ -112,133 +103,15 @@ def histogram_text(
 
     samples: labels, (bound, how many at most that) by bound, how many, their sum.
     """
-    lines = _head(name, "histogram", meaning)
-    for labels, bounds, count, total in samples:
-        for bound, n in bounds:
-            lines.append(_line(name, labels, _Sample({"le": repr(float(bound))}, n, "_bucket")))
-        lines.append(_line(name, labels, _Sample({"le": "+Inf"}, count, "_bucket")))
-        lines.append(_line(name, labels, _Sample({}, total, "_sum")))
-        lines.append(_line(name, labels, _Sample({}, count, "_count")))
+    return _family(name, "histogram", meaning, [line for sample in samples for line in _histogram(*sample)])
+
+
+def _family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> str:
+    lines = [f"# HELP {name} {_escaped(meaning, quotes=False)}", f"# TYPE {name} {kind}"]
+    for suffix, labels, value in samples:
+        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"{name}{suffix}{{{pairs}}} {value if isinstance(value, int) else repr(float(value))}")
     return "\n".join(lines) + "\n"
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """suffix: after the family's name, as _bucket of a histogram."""
-
-    labels: Labels
-    value: float
-    suffix: str = ""
-
-
-@dataclass(frozen=True)
-class _Family:
-    name: str
-    kind: str
-    help: str
-    samples: Callable[[ModelMetrics], Iterator[_Sample]]
-
-
-def _one(figure: Callable[[ModelMetrics], float | None]) -> Callable[[ModelMetrics], Iterator[_Sample]]:
-    """One sample without labels; none for None."""
-
-    def samples(measured: ModelMetrics) -> Iterator[_Sample]:
-        value = figure(measured)
-        if value is not None:
-            yield _Sample({}, value)
-
-    return samples
-
-
-def _by(
-    label: str, figures: Callable[[ModelMetrics], Mapping[str, float]]
-) -> Callable[[ModelMetrics], Iterator[_Sample]]:
-    """A sample for each value of a label."""
-    return lambda measured: (_Sample({label: value}, n) for value, n in figures(measured).items())
-
-
-def _of_caches(figure: Callable[[CacheFigures], int | None]) -> Callable[[ModelMetrics], Iterator[_Sample]]:
-    def figures(measured: ModelMetrics) -> Mapping[str, float]:
-        found = {tier: figure(figures) for tier, figures in measured.caches.items()}
-        return {tier: value for tier, value in found.items() if value is not None}
-
-    return _by("tier", figures)
-
-
-def _histograms(
-    label: str, histograms: Callable[[ModelMetrics], Mapping[str, Histogram]]
-) -> Callable[[ModelMetrics], Iterator[_Sample]]:
-    def samples(measured: ModelMetrics) -> Iterator[_Sample]:
-        for value, histogram in histograms(measured).items():
-            labels = {label: value}
-            for octave in _OCTAVES:  # milliseconds in, seconds out
-                yield _Sample({**labels, "le": repr(2.0**octave / 1e3)}, histogram.at_most(octave), "_bucket")
-            yield _Sample({**labels, "le": "+Inf"}, histogram.count, "_bucket")
-            yield _Sample(labels, histogram.total / 1e3, "_sum")
-            yield _Sample(labels, histogram.count, "_count")
-
-    return samples
-
-
-def _batch_sizes(measured: ModelMetrics) -> Iterator[_Sample]:
-    for bound in _BATCHES:
-        yield _Sample({"le": str(bound)}, sum(n for size, n in measured.batches.items() if size <= bound), "_bucket")
-    ran = sum(measured.batches.values())
-    yield _Sample({"le": "+Inf"}, ran, "_bucket")
-    yield _Sample({}, sum(size * n for size, n in measured.batches.items()), "_sum")
-    yield _Sample({}, ran, "_count")
-
-
-_FAMILIES = (
-    _Family("edgekit_model_info", "gauge", "The running model: always 1, described by its labels.",
-        lambda m: iter([_Sample(m.info, 1)])),
-    _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.",
-        _one(lambda m: int(m.healthy))),
-    _Family("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.",
-        _one(lambda m: m.restarts)),
-    _Family(
-        "edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.",
-        _by("part", lambda m: {**dict.fromkeys(_PARTS, 0), **m.faults})
-    ),
-    _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.",
-        _by("source", lambda m: dict.fromkeys(_SOURCES, 0) | {by: one.count for by, one in m.counted.answers.items()})),
-    _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.",
-        _by("code", lambda m: m.counted.errors)),
-    _Family(
-        "edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.",
-        _by("outcome", lambda m: {"met": m.counted.met, "missed": m.counted.over_budget, "refused": m.counted.refused})
-    ),
-    _Family(
-        "edgekit_host_compared_total", "counter", "Hosts' answers that the device gave, too: within tolerance or not.",
-        _by("outcome", lambda m: {"agreed": m.counted.compared - m.counted.differed, "differed": m.counted.differed})
-    ),
-    _Family("edgekit_latency_seconds", "histogram", "From the caller's call to the caller's answer.",
-        _histograms("source", lambda m: m.counted.answers)),
-    _Family("edgekit_stage_seconds", "histogram", "What answers took in each stage that they went through.",
-        _histograms("stage", lambda m: m.counted.stages)),
-    _Family("edgekit_queued_requests", "gauge", "Requests that wait for the engine now.", _one(lambda m: m.queued)),
-    _Family("edgekit_batch_size", "histogram", "Requests that ran together in one inference.", _batch_sizes),
-    _Family("edgekit_cache_hits_total", "counter", "Lookups that found an answer.", _of_caches(lambda c: c.hits)),
-    _Family("edgekit_cache_misses_total", "counter", "Lookups that found none.", _of_caches(lambda c: c.misses)),
-    _Family("edgekit_cache_entries", "gauge", "Answers kept now.", _of_caches(lambda c: c.entries)),
-    _Family("edgekit_cache_bytes", "gauge", "Bytes that the kept answers take.", _of_caches(lambda c: c.bytes)),
-    _Family("edgekit_input_values_total", "counter", "Input values looked at: of a sample of the requests, some.",
-        _one(lambda m: m.counted.values)),
-    _Family(
-        "edgekit_input_values_clipped_total", "counter", "Of these, values at the limits of the artifact's 8 bits.",
-        _one(lambda m: m.counted.clipped)
-    ),
-)  # fmt: skip
-
-
-def _head(name: str, kind: str, meaning: str) -> list[str]:
-    return [f"# HELP {name} {_escaped(meaning, quotes=False)}", f"# TYPE {name} {kind}"]
-
-
-def _line(name: str, base: Labels, sample: _Sample) -> str:
-    labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in {**base, **sample.labels}.items())
-    value = sample.value if isinstance(sample.value, int) else repr(float(sample.value))
-    return f"{name}{sample.suffix}{{{labels}}} {value}"
 
 
 def _escaped(text: str, *, quotes: bool = True) -> str:
@@ -247,14 +120,84 @@ def _escaped(text: str, *, quotes: bool = True) -> str:
     return text.replace('"', '\\"') if quotes else text
 
 
+def _histogram(labels: Labels, bounds: Iterable[tuple[float, int]], count: int, total: float) -> Iterator[Sample]:
+    for bound, n in bounds:
+        yield "_bucket", {**labels, "le": repr(bound)}, n
+    yield "_bucket", {**labels, "le": "+Inf"}, count
+    yield "_sum", labels, total
+    yield "_count", labels, count
+
+
+def _by(label: str, figures: Mapping[str, float]) -> Iterator[Sample]:
+    """A sample for each value of a label."""
+    return (("", {label: value}, n) for value, n in figures.items())
+
+
+def _of_caches(figure: str, *but: str) -> Callable[[ModelMetrics], Iterator[Sample]]:
+    """A sample for each tier. but: those that do not count this."""
+    return lambda m: _by("tier", {t: getattr(stats, figure) for t, stats in m.caches.items() if t not in but})
+
+
+def _latencies(label: str, histograms: Mapping[str, Histogram]) -> Iterator[Sample]:
+    for value, histogram in histograms.items():  # milliseconds in, seconds out
+        bounds = ((2.0**octave / 1e3, histogram.at_most(octave)) for octave in _OCTAVES)
+        yield from _histogram({label: value}, bounds, histogram.count, histogram.total / 1e3)
+
+
+def _batch_sizes(batches: Mapping[int, int]) -> Iterator[Sample]:
+    bounds = ((bound, sum(n for size, n in batches.items() if size <= bound)) for bound in _BATCHES)
+    return _histogram({}, bounds, sum(batches.values()), sum(size * n for size, n in batches.items()))
+
+
+_FAMILIES: tuple[tuple[str, str, str, Callable[[ModelMetrics], Iterable[Sample]]], ...] = (
+    ("edgekit_model_info", "gauge", "The running model: always 1, described by its labels.",
+        lambda m: [("", m.info, 1)]),
+    ("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.",
+        lambda m: [("", {}, int(m.healthy))]),
+    ("edgekit_engine_restarts_total", "counter", "Times the engine's own process was started again.",
+        lambda m: [] if m.restarts is None else [("", {}, m.restarts)]),
+    ("edgekit_faults_total", "counter", "Exceptions of the cache, the meter or telemetry; requests were answered.",
+        lambda m: _by("part", {**dict.fromkeys(_PARTS, 0), **m.faults})),
+    ("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.",
+        lambda m: _by("source", dict.fromkeys(_SOURCES, 0) | {by: one.count for by, one in m.counted.answers.items()})),
+    ("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.",
+        lambda m: _by("code", m.counted.errors)),
+    ("edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.",
+        lambda m: _by("outcome", {
+            "met": m.counted.met, "missed": m.counted.over_budget, "refused": m.counted.refused})),
+    ("edgekit_frames_dropped_total", "counter", "Frames of a camera that a newer one replaced.",
+        lambda m: [("", {}, m.counted.dropped)]),
+    ("edgekit_host_compared_total", "counter", "Hosts' answers that the device gave, too: within tolerance or not.",
+        lambda m: _by("outcome", {
+            "agreed": m.counted.compared - m.counted.differed, "differed": m.counted.differed})),
+    ("edgekit_latency_seconds", "histogram", "From the caller's call to the caller's answer.",
+        lambda m: _latencies("source", m.counted.answers)),
+    ("edgekit_stage_seconds", "histogram", "What answers took in each stage that they went through.",
+        lambda m: _latencies("stage", m.counted.stages)),
+    ("edgekit_queued_requests", "gauge", "Requests that wait for the engine now.", lambda m: [("", {}, m.queued)]),
+    ("edgekit_batch_size", "histogram", "Requests that ran together in one inference.",
+        lambda m: _batch_sizes(m.batches)),
+    ("edgekit_cache_hits_total", "counter", "Lookups that found an answer.", _of_caches("hits")),
+    ("edgekit_cache_misses_total", "counter", "Lookups that found none.", _of_caches("misses")),
+    ("edgekit_cache_refused_total", "counter", "Stored answers refused: damaged, or of another writer.",
+        _of_caches("refused", "memory")),
+    ("edgekit_cache_entries", "gauge", "Answers kept now.", _of_caches("entries", "shared")),
+    ("edgekit_cache_bytes", "gauge", "Bytes that the kept answers take.", _of_caches("bytes", "shared")),
+    ("edgekit_input_values_total", "counter", "Input values looked at: of a sample of the requests, some.",
+        lambda m: [("", {}, m.counted.values)]),
+    ("edgekit_input_values_clipped_total", "counter", "Of these, values at the limits of the artifact's 8 bits.",
+        lambda m: [("", {}, m.counted.clipped)]),
+)  # fmt: skip
+
+
 class MetricsSource(Protocol):
     """What this module needs of a model."""
 
     def metrics_text(self) -> str: ...
-    def close_with(self, companion: MetricsServer) -> None: ...
+    def close_with(self, companion: PageServer) -> None: ...
 
 
-def serve_metrics(of: MetricsSource | Callable[[], str], port: int = 0) -> MetricsServer:
+def serve_metrics(of: MetricsSource | Callable[[], str], port: int = 0) -> PageServer:
     """Serve the page on http://127.0.0.1:PORT/metrics until `close` or the model's end.
 
     of: a model, or a function that makes the page.
@@ -266,9 +209,9 @@ def serve_metrics(of: MetricsSource | Callable[[], str], port: int = 0) -> Metri
         raise ValueError(f"port must be a whole number, not {port!r:.40}")  # noqa: TRY004 - as all options
     if not callable(of) and not hasattr(of, "metrics_text"):
         raise ValueError(f"of must be a model or a function, not {of!r:.40}")
+    server = PageServer({"/metrics": (CONTENT_TYPE, of if callable(of) else of.metrics_text)}, port)
     if callable(of):
-        return MetricsServer(of, port)
-    server = MetricsServer(of.metrics_text, port)
+        return server
     try:
         of.close_with(server)
     except BaseException:
@@ -277,12 +220,16 @@ def serve_metrics(of: MetricsSource | Callable[[], str], port: int = 0) -> Metri
     return server
 
 
-class MetricsServer:
-    """A small HTTP server in its own thread: GET and HEAD of /metrics; anything else is 404."""
+class PageServer(ClosedOnExit["PageServer"]):
+    """A small HTTP server in its own thread: GET and HEAD of its pages; 404 for anything else.
 
-    def __init__(self, text: Callable[[], str], port: int = 0) -> None:
+    pages: path -> content type, and what makes the page: text, or parts that are sent as they come.
+    local: refuse a request by another name than this machine's own, which a foreign site could have rebound to it.
+    """
+
+    def __init__(self, pages: Pages, port: int = 0, *, local: bool = False) -> None:
         try:
-            self._server = _bound(text, port)
+            self._server = _bound(pages, port, local)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
             raise MetricsError(
@@ -290,6 +237,7 @@ class MetricsServer:
             ) from error
         from socket import socketpair
 
+        self.url = f"http://127.0.0.1:{self.port}{next(iter(pages))}"
         self._ended, self._end = socketpair()
         self._thread = threading.Thread(target=self._serve, name="edgekit-metrics", daemon=True)
         begin(self._thread)
@@ -307,26 +255,14 @@ class MetricsServer:
     def port(self) -> int:
         return int(self._server.server_address[1])
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/metrics"
-
     def close(self) -> None:
         """Stop listening. Idempotent."""
         self._end.close()
         if self._thread is not threading.current_thread():
             self._thread.join(5.0)
 
-    def __enter__(self) -> MetricsServer:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
+def _bound(pages: Pages, port: int, local: bool) -> ThreadingHTTPServer:
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Page(BaseHTTPRequestHandler):
@@ -334,27 +270,33 @@ def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
         server_version, sys_version = "edgekit", ""
 
         def do_GET(self) -> None:
-            if self.path.split("?")[0] != "/metrics":
-                self.send_error(404, "The page is /metrics")
+            kind, make = pages.get(self.path.split("?")[0], ("", None))
+            if make is None:
+                self.send_error(404, f"The page is {next(iter(pages))}")
+                return
+            if local and self.headers.get("Host", "").partition(":")[0] not in ("127.0.0.1", "localhost"):
+                self.send_error(421)
                 return
             try:
-                body = text().encode()
+                body = make()
             except Exception as error:  # noqa: BLE001 - the next scrape may do better, and this one gets the error
                 self.send_error(500, type(error).__name__)
                 return
+            parts = [body.encode()] if isinstance(body, str) else body
             self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", kind)
+            if isinstance(parts, list):
+                self.send_header("Content-Length", str(len(parts[0])))
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            for part in parts if self.command != "HEAD" else ():
+                self.wfile.write(part)
 
         do_HEAD = do_GET  # noqa: N815
 
         def log_message(self, *_: object) -> None:
-            """A board's log is no place for scrapes."""
+            """Scrapes are not logged."""
 
-    class PageServer(ThreadingHTTPServer):
+    class Listener(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False
         timeout = 0.0  # it is asked to look for a client when there is one
@@ -362,4 +304,4 @@ def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
         def handle_error(self, *_: object) -> None:
             """Ignore a client that went away."""
 
-    return PageServer(("127.0.0.1", port), Page)
+    return Listener(("127.0.0.1", port), Page)

@@ -1,4 +1,4 @@
-"""The reporting thread: cuts a window, spools it, sends it, and forgets it once stored.
+"""The reporting thread: cuts, spools and sends windows, and deletes acknowledged ones.
 
     about = About("porch-1", "digits", "1", "9f3c..", "raspberry-pi-4")
     reporter = Reporter(meter, about, TelemetryOptions("mqtt://host", "porch-1"))
@@ -34,7 +34,7 @@ from edgekit_runtime.system.strict_json import load_json
 from edgekit_runtime.system.threads import begin
 from edgekit_runtime.telemetry.board_state import Board, clock_is_set
 from edgekit_runtime.telemetry.histogram import BINS, Drift
-from edgekit_runtime.telemetry.link import ADVICE, CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
+from edgekit_runtime.telemetry.link import ADVICE, CONNECT_TIMEOUT_S, Broker, Link, Will
 from edgekit_runtime.telemetry.messages import Flow, encode_event, encode_state, parse_ack
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.spool import Spool, is_event
@@ -74,7 +74,7 @@ class TelemetryOptions:
     def __post_init__(self) -> None:
         Broker.parse(self.broker)
         if not self.device:
-            name = "a name of its own for each board"
+            name = "a unique name per board"
             do = f"Pass device='porch-1', {name}"
             raise TelemetryError("telemetry needs a device id", do=do, do_cli=f"Pass --device porch-1, {name}")
         try:
@@ -88,7 +88,7 @@ class TelemetryOptions:
         for name in ("site", "group"):
             if not is_text(getattr(self, name), MOST_LABEL):
                 do = f"Pass at most {MOST_LABEL} characters, like {name}='berlin'"
-                raise TelemetryError(f"{name} is no text for a label", do=do)
+                raise TelemetryError(f"{name} is not a valid label", do=do)
         if self.spool is not None:
             check_path("spool", self.spool, "TelemetryOptions")
 
@@ -137,6 +137,7 @@ class Reporter:
         self._spool: Spool | None = None
         self._disk_trouble = ""
         self._retry_at = 0
+        self._cut_at = 0.0
         self._windows = self._sent = self._waiting = self._faults = 0
         self._events: list[int] = []  # in the spool, not yet confirmed
         self._said: set[str] = set()
@@ -147,8 +148,10 @@ class Reporter:
         self._link = Link(
             Broker.parse(options.broker),
             about.device,
-            Handlers(self._up, self._message, self._will),
             (f"{self._topic}/ack",),
+            message=self._message,
+            up=self._up,
+            will=self._will,
             most_wait_s=options.most_wait_s,
         )
 
@@ -198,48 +201,43 @@ class Reporter:
     def _work(self) -> None:
         # boards that start together do not report together: each waits for a part of its first window
         share = int.from_bytes(hashlib.sha256(self._about.device.encode()).digest()[:4], "big") / 2.0**32
-        cut_at = time.monotonic() + self._window_s * share
+        self._cut_at = time.monotonic() + self._window_s * share
         self._shielded(self._compare_bundle)
         self._shielded(self._read_reference)
         while not self._stopping.is_set():
-            try:
-                now, _ = time.monotonic(), self._spooled
-                if now >= cut_at:
-                    self._close_window()
-                    cut_at = max(cut_at + self._window_s, now)
-                    trouble = self._trouble
-                    if trouble in _TO_LOG and trouble not in self._said:
-                        self._said.add(trouble)
-                        _LOG.warning("telemetry of %s: %s (%s)", self._about.device, trouble, self._advice(trouble))
-                self._send()
-                due = self._flow.due_s(now) if self._link.connected else None
-                self._link.step(min(cut_at - now, due if due is not None else cut_at - now))
-            except Exception:  # noqa: BLE001 - the application must never hear of it
-                self._fault()
-        try:
-            self._close_window()
-            self._farewell()
-        except Exception:  # noqa: BLE001
-            self._fault()
+            self._shielded(self._step)
+        self._shielded(self._close_window, self._farewell)
         self._link.close()
         if self._spool is not None:
             self._spool.close()
 
-    def _shielded(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except Exception:  # noqa: BLE001 - the application must never hear of it
-            self._fault()
+    def _step(self) -> None:
+        """Cut a window if due, send, and wait for the network."""
+        now, _ = time.monotonic(), self._spooled
+        if now >= self._cut_at:
+            self._close_window()
+            self._cut_at = max(self._cut_at + self._window_s, now)
+            trouble = self._trouble
+            if trouble in _TO_LOG and trouble not in self._said:
+                self._said.add(trouble)
+                _LOG.warning("telemetry of %s: %s (%s)", self._about.device, trouble, self._advice(trouble))
+        self._send()
+        due = self._flow.due_s(now) if self._link.connected else None
+        self._link.step(min(self._cut_at - now, due if due is not None else self._cut_at - now))
 
-    def _fault(self) -> None:
-        """Log an unexpected error once, and pause for a second."""
-        self._faults += 1
-        if self._faults == 1:
-            _LOG.exception("telemetry of %s failed; inferences are not affected", self._about.device)
-        self._stopping.wait(1.0)
+    def _shielded(self, *steps: Callable[[], object]) -> None:
+        """Log the first unexpected error, and pause for a second after each."""
+        try:
+            for step in steps:
+                step()
+        except Exception:  # noqa: BLE001 - the application must never hear of it
+            self._faults += 1
+            if self._faults == 1:
+                _LOG.exception("telemetry of %s failed; inferences are not affected", self._about.device)
+            self._stopping.wait(1.0)
 
     def _farewell(self) -> None:
-        """Let what is spooled arrive, if it can, and publish that the board leaves."""
+        """Give spooled windows time to arrive, then publish that the board is off."""
         while time.monotonic() < self._give_up_at and (self._link.connected or not self._link.trouble):
             self._send()
             if self._link.connected and not self._spooled.after(0, 1):
@@ -264,17 +262,8 @@ class Reporter:
             t0_ms=max(0, int(wall * 1e3)),
             dur_ms=max(1, round((self._began[1] - monotonic) * 1e3)),
             clock_ok=clock_is_set(),
-            errors=sum(counted.errors.values()),
-            over_budget=counted.over_budget + counted.over_bundle,
-            latency=counted.answers,
+            counted=counted,
             system=system,
-            compared=counted.compared,
-            differed=counted.differed,
-            stages=counted.stages,
-            refused=counted.refused,
-            error_codes=counted.errors,
-            clipped=counted.clipped,
-            values=counted.values,
             psi=self._drift.psi,
         )
         self._commit(encode(report))
@@ -337,7 +326,7 @@ class Reporter:
             self._drift = Drift(counts)
 
     def _watch_throttling(self, bits: int | None) -> None:
-        """At most one event in ten minutes."""
+        """Report throttling, at most once in ten minutes."""
         now, before = time.monotonic(), self._throttled
         self._throttled = bits
         if bits is None or not bits & _THROTTLED_NOW or (before or 0) & _THROTTLED_NOW:

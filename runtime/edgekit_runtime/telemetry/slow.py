@@ -18,10 +18,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
-from edgekit_runtime.telemetry.histogram import STAGES, Histogram
+from edgekit_runtime.system.records import record
+from edgekit_runtime.telemetry.histogram import STAGES, CountedWindow
 
 SLOW_TIMES = 2.0
 """How many budgets a p99 may take before it is logged."""
@@ -42,29 +41,20 @@ _MEANS = {
 }
 
 
-class LatencyCounts(Protocol):
-    """What this module needs of a meter's counts."""
-
-    answers: dict[str, Histogram]
-    stages: dict[str, Histogram]
-
-    def latency(self) -> Histogram: ...
-
-
 def is_over(seconds: float, answers: int) -> bool:
-    """Whether a spell was long enough for its answers; with few of them it takes longer."""
+    """Whether a spell has enough answers for a p99; few answers need a longer spell."""
     return (seconds >= SPELL_S and answers >= SPELL_ANSWERS) or (
         seconds >= LONG_SPELL_S and answers >= LONG_SPELL_ANSWERS
     )
 
 
-def p99s(counted: LatencyCounts) -> dict[str, float]:
+def p99s(counted: CountedWindow) -> dict[str, float]:
     """Stage -> milliseconds, in the order of a request."""
     found = {stage: counted.stages[stage].quantile(0.99) for stage in STAGES if stage in counted.stages}
     return {stage: p99 for stage, p99 in found.items() if p99 is not None}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Slow:
     """A spell that was slow.
 
@@ -81,8 +71,8 @@ class Slow:
     before_ms: dict[str, float] | None
 
 
-def judge(now: LatencyCounts, before_ms: Mapping[str, float] | None, budget_ms: float, seconds: float) -> Slow | None:
-    """None if the p99 is not above SLOW_TIMES the budget.
+def judge(now: CountedWindow, before_ms: Mapping[str, float] | None, budget_ms: float, seconds: float) -> Slow | None:
+    """Judge a finished spell; None unless its p99 exceeds SLOW_TIMES the budget.
 
     before_ms: the stages' p99 in the last spell that was not slow. The stage named is the one whose p99 grew most, or
     without it takes most.
@@ -134,15 +124,15 @@ class SlowWatch:
 
     @property
     def late_ms(self) -> float:
-        """An answer that took longer makes a look worthwhile."""
+        """Latency above which the counts are examined early."""
         return SLOW_TIMES * self._budget_ms
 
     def is_due(self) -> bool:
-        """Whether the last look is a second ago."""
+        """Whether the last look was at least a second ago."""
         return self._clock() - self._seen_s >= 1.0
 
-    def observe(self, spell: LatencyCounts) -> bool:
-        """Look at the counts since this was last True. True: the spell is over."""
+    def observe(self, spell: CountedWindow) -> bool:
+        """Examine the counts since the last spell. True if the spell is over."""
         now = self._seen_s = self._clock()
         seconds = now - self._began_s
         if not is_over(seconds, sum(histogram.count for histogram in spell.answers.values())):
@@ -157,7 +147,7 @@ class SlowWatch:
         return True
 
     def write_log(self) -> None:
-        """Write the lines that are due."""
+        """Write pending log lines."""
         while self._lines:
             try:
                 line = self._lines.popleft()

@@ -1,4 +1,4 @@
-"""The spool: windows without an acknowledgement, on disk, safe from power cuts.
+"""The spool: unacknowledged windows on disk, safe from power cuts.
 
     spool = Spool.open(Path("porch-1.db"))
     seq = spool.append(body)
@@ -25,15 +25,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgekit_runtime.system import database
+from edgekit_runtime.system.database import PAGE, ForeignDatabase, pragma, transaction
 from edgekit_runtime.system.errors import TelemetryError
-from edgekit_runtime.system.files import first_unsafe_of, owner, set_aside
 
 if TYPE_CHECKING:
     import sqlite3
 
 MOST_BYTES = 16 * 2**20
 MOST_BYTES_IN_MEMORY = 1 * 2**20
-_PAGE = 4096
 _MARK = 0x656B7370  # "eksp", the application id in the file's header
 _FULL = 0.95  # make room above this share of the pages: the hard bound is for what this did not foresee
 _SCHEMA = """
@@ -56,7 +56,7 @@ class Spool:
     def __init__(self, connection: sqlite3.Connection, most_bytes: int, path: Path | None) -> None:
         self._db = connection
         connection.text_factory = lambda text: text.decode(errors="replace")  # else a flipped bit is an error each time
-        self._pages = max(16, most_bytes // _PAGE)
+        self._pages = max(16, most_bytes // PAGE)
         self._confirmed = 0
         self.path = path
         with _disk(path):
@@ -70,35 +70,31 @@ class Spool:
         """
         import sqlite3
 
-        if unsafe := first_unsafe_of(path):
+        if unsafe := database.first_unsafe_of(path):
             raise TelemetryError(unsafe.what, where=str(unsafe.where), do=unsafe.do, code="telemetry-spool")
-        for attempt in ("as it is", "new"):
-            connection = None
+        try:
+            return cls._opened(path, most_bytes)
+        except TelemetryError as error:
+            cause = error.__cause__  # an OperationalError: the file is busy, unwritable or on a full disk
+            if not isinstance(cause, sqlite3.DatabaseError) or isinstance(cause, sqlite3.OperationalError):
+                raise
+        with _disk(path):
+            database.set_aside(path)
+        return cls._opened(path, most_bytes)
+
+    @classmethod
+    def _opened(cls, path: Path, most_bytes: int) -> Spool:
+        with _disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with _disk(path):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    connection = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
-                    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-                    if not _may_be_ours(connection):
-                        raise _foreign(path)
-                    connection.execute(f"PRAGMA page_size = {_PAGE}")
-                    if connection.execute("PRAGMA application_id").fetchone() != (_MARK,):
-                        connection.execute(f"PRAGMA application_id = {_MARK}")
-                    connection.execute("PRAGMA journal_mode = WAL")
-                    connection.execute("PRAGMA synchronous = FULL")
-                    connection.execute("PRAGMA wal_autocheckpoint = 64")
-                    connection.execute("PRAGMA journal_size_limit = 1048576")
-                return cls(connection, most_bytes, path)
-            except TelemetryError as error:
-                if connection is not None:
-                    connection.close()
-                cause = error.__cause__  # an OperationalError: the file is busy, unwritable or on a full disk
-                damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.OperationalError)
-                if attempt == "new" or not damaged:
-                    raise
-                with _disk(path):
-                    set_aside(path)
-        raise AssertionError("unreachable")
+                connection = database.connect(path, _MARK, tables=_COLUMNS, durable=True, log_pages=64, exclusive=True)
+            except ForeignDatabase as error:
+                raise _foreign(path) from error
+        try:
+            return cls(connection, most_bytes, path)
+        except BaseException:
+            connection.close()
+            raise
 
     @classmethod
     def in_memory(cls, most_bytes: int = MOST_BYTES_IN_MEMORY) -> Spool:
@@ -106,12 +102,12 @@ class Spool:
         import sqlite3
 
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        connection.execute(f"PRAGMA page_size = {_PAGE}")
+        connection.execute(f"PRAGMA page_size = {PAGE}")
         return cls(connection, most_bytes, None)
 
     def append(self, body: bytes) -> int:
         """Commit one window and return its seq. Raises TelemetryError (telemetry-spool)."""
-        with _disk(self.path), self._transaction():
+        with _disk(self.path), transaction(self._db):
             self._sweep()
             gone = self._make_room()
             seq = self._db.execute("INSERT INTO win (body) VALUES (?)", (body,)).lastrowid
@@ -128,7 +124,7 @@ class Spool:
             ).fetchall()
 
     def bodies(self, seqs: Sequence[int]) -> dict[int, bytes]:
-        """Of those that are still here."""
+        """The bodies of these seqs that are still spooled."""
         with _disk(self.path):
             marks = ", ".join("?" * len(seqs))
             return dict(self._db.execute(f"SELECT seq, body FROM win WHERE seq IN ({marks})", tuple(seqs)))
@@ -150,7 +146,7 @@ class Spool:
 
     @property
     def floor(self) -> int:
-        """The oldest unconfirmed seq; the next one to be given if there is none."""
+        """The oldest unconfirmed seq, or the next seq if all are confirmed."""
         with _disk(self.path):
             (oldest,) = self._db.execute("SELECT min(seq) FROM win WHERE seq > ?", (self._confirmed,)).fetchone()
         return int(oldest) if oldest is not None else self._last + 1
@@ -164,10 +160,10 @@ class Spool:
         return int(n), int(size)
 
     def swap_note(self, name: str, text: str) -> str | None:
-        """Keep a text of the owner's; returns the one before."""
+        """Store a note for the owner; returns the previous one."""
         before = self.note(name)
         if before != text:
-            with _disk(self.path), self._transaction():
+            with _disk(self.path), transaction(self._db):
                 self._set(f"note-{name}", text)
         return before
 
@@ -178,14 +174,14 @@ class Spool:
 
     def new_epoch(self) -> None:
         """Begin an epoch, if the host knows a later seq: this file is an older copy of itself."""
-        with _disk(self.path), self._transaction():
+        with _disk(self.path), transaction(self._db):
             self._epoch_is(secrets.token_hex(8))
 
     def close(self) -> None:
         """Delete what was forgotten, and close. Never raises."""
         import sqlite3
 
-        with contextlib.suppress(sqlite3.Error, TelemetryError), _disk(self.path), self._transaction():
+        with contextlib.suppress(sqlite3.Error, TelemetryError), _disk(self.path), transaction(self._db):
             self._sweep()
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
@@ -205,10 +201,10 @@ class Spool:
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'win'").fetchone()
         found = (self._meta("boot") or 0, self._meta("dropped") or 0, row[0] if row else 0)
         if not all(type(number) is int and 0 <= number < _MOST_COUNTED for number in found):
-            raise sqlite3.DatabaseError("malformed: a counter is no number")
+            raise sqlite3.DatabaseError("malformed: a counter is not a number")
         boot, self.dropped, self._last = (int(number) for number in found)
         self.boot = boot + 1
-        with self._transaction():
+        with transaction(self._db):
             epoch = self._meta("epoch")
             if not (isinstance(epoch, str) and _EPOCH.fullmatch(epoch)):
                 self._epoch_is(secrets.token_hex(8))
@@ -230,7 +226,7 @@ class Spool:
 
     def _make_room(self) -> int:
         """Drop the oldest twentieth if the file is nearly full. Returns how many."""
-        used = self._pragma("page_count") - self._pragma("freelist_count")
+        used = pragma(self._db, "page_count") - pragma(self._db, "freelist_count")
         if used < _FULL * self._pages:
             return 0
         n, events = self._db.execute(f"SELECT count(*), coalesce(sum({_IS_EVENT}), 0) FROM win").fetchone()
@@ -243,9 +239,6 @@ class Spool:
         self._set("dropped", self.dropped + gone)
         return gone
 
-    def _pragma(self, name: str) -> int:
-        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
-
     def _meta(self, name: str) -> str | int | None:
         row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
@@ -255,22 +248,9 @@ class Spool:
             "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (name, value)
         )
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        import sqlite3
-
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise
-
 
 def is_event(body: bytes) -> bool:
-    """An event's body begins with its kind, a window's does not."""
+    """Whether a body is an event: only those begin with their kind."""
     return body.startswith(_EVENT)
 
 
@@ -279,31 +259,13 @@ def refuse_foreign(path: Path) -> None:
     import sqlite3
 
     with contextlib.suppress(OSError, sqlite3.Error):
-        whose = owner(path, _MARK)
-        if whose == "unmarked":
-            uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"  # no lock, no log: only a look
-            with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-                whose = "ours" if _may_be_ours(connection) else "other"
-        if whose == "other":
+        if database.is_foreign(path, _MARK, _COLUMNS):
             raise _foreign(path)
 
 
 def _foreign(path: Path) -> TelemetryError:
-    what = "this is no telemetry spool, and it is left alone"
+    what = "not a telemetry spool; the file is left alone"
     return TelemetryError(what, where=str(path), do="Name another file", code="telemetry-spool")
-
-
-def _may_be_ours(connection: sqlite3.Connection) -> bool:
-    """Marked as ours, or unmarked and without foreign tables. Changes nothing."""
-    (mark,) = connection.execute("PRAGMA application_id").fetchone()
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'").fetchall()
-
-    def columns(name: str) -> list[str]:
-        return [column[1] for column in connection.execute(f"PRAGMA table_info({name})")]
-
-    return mark == _MARK or (
-        mark == 0 and all(name in _COLUMNS and columns(name) == _COLUMNS[name] for (name,) in tables)
-    )
 
 
 @contextmanager

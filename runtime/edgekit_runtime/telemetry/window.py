@@ -15,15 +15,14 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgekit_runtime.system.errors import WindowError
-from edgekit_runtime.system.strict_json import load_json
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.system.strict_json import compact_json, load_json
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 
 VERSION = 2
 _READ = (1, 2)
@@ -90,7 +89,7 @@ class About:
 
 @dataclass(frozen=True)
 class System:
-    """The board itself; None where unknown.
+    """The state of the board; unknown values are None.
 
     cpu: busy share of all cores in the window, %.
     mem: memory in use, %.
@@ -108,12 +107,11 @@ class System:
 
 @dataclass(frozen=True)
 class Report:
-    """A window before it is encoded. Counts as in `CountedWindow`.
+    """A window before it is encoded.
 
     t0_ms: wall clock at its start, milliseconds since 1970; clock_ok: whether that clock is set.
     dur_ms: monotonic.
-    over_budget: answers beyond their caller's budget, else beyond `about.budget_ms`.
-    latency, stages: source or stage -> milliseconds.
+    counted: answers beyond `about.budget_ms` are among those beyond a budget.
     psi: of the top scores against their reference, or None.
     """
 
@@ -122,23 +120,14 @@ class Report:
     t0_ms: int
     dur_ms: int
     clock_ok: bool
-    errors: int
-    over_budget: int
-    latency: Mapping[str, Histogram]
+    counted: CountedWindow
     system: System = field(default_factory=System)
-    compared: int = 0
-    differed: int = 0
-    stages: Mapping[str, Histogram] = field(default_factory=dict)
-    refused: int = 0
-    error_codes: Mapping[str, int] = field(default_factory=dict)
-    clipped: int = 0
-    values: int = 0
     psi: float | None = None
 
 
 @dataclass(frozen=True)
 class Seal:
-    """What a window gets when it is sent.
+    """Fields that are added when a window is sent.
 
     floor: the oldest seq still spooled.
     dropped: windows given up so far.
@@ -189,25 +178,26 @@ class Window:
     clipped: int = 0
     values: int = 0
     psi: float | None = None
+    dropped: int = 0
     site: str = ""
     group: str = ""
 
 
 def device_id(text: str) -> str:
-    """`text`, if it may name a device: 3 to 63 of a-z, 0-9 and -. Raises WindowError."""
+    """Validate a device id: 3 to 63 of a-z, 0-9 and -. Raises WindowError."""
     if not isinstance(text, str) or not DEVICE_ID.match(text):
         raise WindowError(
-            "device", f"{text!r} is no device id: use 3 to 63 of a-z, 0-9 and '-', a letter or digit first"
+            "device", f"{text!r} is not a device id: use 3 to 63 of a-z, 0-9 and '-', a letter or digit first"
         )
     return text
 
 
 def encode(report: Report) -> bytes:
     """The body: everything but the seal, in at most MOST_BYTES less what the seal takes."""
-    latency = {source: histogram for source, histogram in report.latency.items() if histogram.count}
+    latency = {source: histogram for source, histogram in report.counted.answers.items() if histogram.count}
     stages: dict[str, Histogram] = {}
     for stage in STAGES:  # by their names on the wire, in the order of a request
-        measured = [h for name, h in report.stages.items() if _STAGE_OF.get(name) == stage and h.count]
+        measured = [h for name, h in report.counted.stages.items() if _STAGE_OF.get(name) == stage and h.count]
         if measured:
             stages[stage] = Histogram(scale=_STAGE_SCALE)
             for histogram in measured:
@@ -228,7 +218,7 @@ def encode(report: Report) -> bytes:
 
 
 def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str, Histogram]) -> bytes:
-    about, n = report.about, sum(h.count for h in latency.values())
+    about, counted, n = report.about, report.counted, sum(h.count for h in latency.values())
     hits = latency["cache"].count if "cache" in latency else 0
     value: dict[str, Any] = {
         "v": VERSION,
@@ -240,25 +230,27 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
         "model": {"id": about.model[:_MOST_TEXT], "ver": about.version[:_MOST_TEXT], "sha": about.sha[:12]},
         "prof": about.profile[:_MOST_TEXT],
         "n": n,
-        "err": report.errors,
+        "err": sum(counted.errors.values()),
         "fb": latency["host"].count if "host" in latency else 0,
-        "bv": report.over_budget,
+        "bv": counted.over_budget + counted.over_bundle,
         "ch": hits,
     }
     if about.cache:
         value["cm"] = n - hits
-    if report.compared:
-        value |= {"hc": report.compared, "hd": report.differed}
-    if report.refused:
-        value["rb"] = report.refused
-    if report.error_codes:
-        names = [code for code in report.error_codes if _CODE.match(code) and code != "other"]
-        names.sort(key=lambda code: (-report.error_codes[code], code))
-        codes = {code: report.error_codes[code] for code in names[:_MOST_CODES]}
-        rest = sum(report.error_codes.values()) - sum(codes.values())
+    if counted.compared:
+        value |= {"hc": counted.compared, "hd": counted.differed}
+    if counted.refused:
+        value["rb"] = counted.refused
+    if counted.dropped:
+        value["fd"] = counted.dropped
+    if counted.errors:
+        names = [code for code in counted.errors if _CODE.match(code) and code != "other"]
+        names.sort(key=lambda code: (-counted.errors[code], code))
+        codes = {code: counted.errors[code] for code in names[:_MOST_CODES]}
+        rest = sum(counted.errors.values()) - sum(codes.values())
         value["ec"] = codes | ({"other": rest} if rest else {})
-    if report.values:
-        value["cl"] = [report.clipped, report.values]
+    if counted.values:
+        value["cl"] = [counted.clipped, counted.values]
     if report.psi is not None:
         value["psi"] = round(min(_MOST_PSI, report.psi), 4)
     if about.site or about.group:
@@ -267,14 +259,14 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
         value["st"] = {stage: histogram.wire() for stage, histogram in stages.items()}
     value["lat"] = {source: histogram.wire() for source, histogram in latency.items()}
     value |= {name: figure for name, figure in asdict(report.system).items() if figure is not None}
-    return json.dumps(value, separators=(",", ":")).encode()
+    return compact_json(value)
 
 
 def sealed_payload(body: bytes, seal: Seal) -> bytes:
     """The payload: the seal's fields, then the body's."""
     head: dict[str, Any] = {"epoch": seal.epoch, "seq": seal.seq, "floor": seal.floor, "drop": seal.dropped}
     head["spool"] = {"n": seal.spooled, "b": seal.spooled_bytes}
-    return json.dumps(head, separators=(",", ":")).encode()[:-1] + b"," + body[1:]
+    return compact_json(head)[:-1] + b"," + body[1:]
 
 
 def origin(payload: bytes) -> Seal | None:
@@ -287,11 +279,7 @@ def origin(payload: bytes) -> Seal | None:
 
 def parse_window(payload: bytes, device: str) -> Window:
     """Read and check one payload that came on `device`'s topic. Raises WindowError."""
-    value = read_object(payload)
-    if value.get("v") not in _READ or isinstance(value.get("v"), (bool, float)):
-        raise WindowError("version", f"window format {str(value.get('v'))[:20]!r} is none of {_READ}")
-    if value.get("dev") != device:
-        raise WindowError("device", f"the payload says it is from {str(value.get('dev'))[:80]!r}")
+    value = read_message(payload, device, "window", _READ)
     model = _part(value, "model")
     latency = _histograms(value, "lat")
     dur_ms = read_integer(value, "dur", least=1, most=_MOST_DUR_MS)
@@ -307,10 +295,10 @@ def parse_window(payload: bytes, device: str) -> Window:
         t0_ms=read_integer(value, "t0"),
         dur_ms=dur_ms,
         clock_ok=read_integer(value, "clk") == 1,
-        model=_text(model, "id"),
-        version=_text(model, "ver"),
-        sha=_text(model, "sha"),
-        profile=_text(value, "prof"),
+        model=read_text(model, "id"),
+        version=read_text(model, "ver"),
+        sha=read_text(model, "sha"),
+        profile=read_text(value, "prof"),
         n=n,
         errors=errors,
         host=read_integer(value, "fb", most=n),
@@ -329,10 +317,10 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
     """The fields of version 2; each is absent if there is nothing to report."""
     stages = _histograms(value, "st") if "st" in value else {}
     if not set(stages) <= set(STAGES) or any(histogram.count > 2 * most for histogram in stages.values()):
-        raise WindowError("shape", "'st' names a stage that is none, or counts too much")
+        raise WindowError("shape", "'st' has an unknown stage or counts too much")
     codes = value.get("ec", {})
     if not isinstance(codes, dict) or len(codes) > _MOST_CODES + 1 or not all(_CODE.match(code) for code in codes):
-        raise WindowError("shape", "'ec' is no object of error codes")
+        raise WindowError("shape", "'ec' is not an object of error codes")
     error_codes = {code: read_integer(codes, code, least=1, most=errors) for code in codes}
     if sum(error_codes.values()) > errors:
         raise WindowError("shape", "'ec' counts more errors than 'err'")
@@ -349,11 +337,12 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
         "stages": stages,
         "refused_by_budget": read_integer(value, "rb", most=errors) if "rb" in value else 0,
         "error_codes": error_codes,
+        "dropped": read_integer(value, "fd", most=most) if "fd" in value else 0,
         "clipped": read_integer(counted, "cl", most=values),
         "values": values,
         "psi": None if psi is None else float(psi),
-        "site": _text(labels, "site") if labels else "",
-        "group": _text(labels, "group") if labels else "",
+        "site": read_text(labels, "site") if labels else "",
+        "group": read_text(labels, "group") if labels else "",
     }
 
 
@@ -361,13 +350,17 @@ def read_seal(value: Mapping[str, Any]) -> Seal:
     spool = _part(value, "spool")
     seq = read_integer(value, "seq", least=1, most=MOST_SEQ)
     floor = read_integer(value, "floor", least=1, most=seq)
+    return Seal(
+        read_epoch(value), seq, floor, read_integer(value, "drop", most=floor - 1),
+        read_integer(spool, "n", most=MOST_SEQ), read_integer(spool, "b", most=MOST_SEQ),
+    )  # fmt: skip
+
+
+def read_epoch(value: Mapping[str, Any]) -> str:
     epoch = value.get("epoch")
     if not isinstance(epoch, str) or not _EPOCH.match(epoch):
         raise WindowError("shape", "'epoch' is not 16 hexadecimal digits")
-    return Seal(
-        epoch, seq, floor, read_integer(value, "drop", most=floor - 1), read_integer(spool, "n", most=MOST_SEQ),
-        read_integer(spool, "b", most=MOST_SEQ),
-    )  # fmt: skip
+    return epoch
 
 
 def read_object(payload: bytes, most: int = MOST_RECEIVED_BYTES) -> dict[str, Any]:
@@ -383,29 +376,40 @@ def read_object(payload: bytes, most: int = MOST_RECEIVED_BYTES) -> dict[str, An
     return value
 
 
+def read_message(payload: bytes, device: str, what: str, versions: tuple[int, ...]) -> dict[str, Any]:
+    """`read_object`, checking version and device. Raises WindowError."""
+    value = read_object(payload)
+    version, sender = value.get("v"), value.get("dev")
+    if type(version) is not int or version not in versions:
+        raise WindowError("version", f"{what} format {str(version)[:20]!r} is not supported (supported: {versions})")
+    if sender != device:
+        raise WindowError("device", f"the payload says it is from {str(sender)[:80]!r}")
+    return value
+
+
 def _part(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     part = value.get(name)
     if not isinstance(part, dict):
-        raise WindowError("shape", f"'{name}' is no object")
+        raise WindowError("shape", f"'{name}' is not an object")
     return part
 
 
 def read_integer(value: Mapping[str, Any], name: str, *, least: int = 0, most: int = _MOST_INTEGER) -> int:
     number = value.get(name)
-    if type(number) is not int or not least <= number <= most:  # a bool is none
-        raise WindowError("shape", f"'{name}' is no whole number of at least {least} and at most {most}")
+    if type(number) is not int or not least <= number <= most:  # a bool is not one
+        raise WindowError("shape", f"'{name}' must be a whole number from {least} to {most}")
     return number
 
 
-def _text(value: Mapping[str, Any], name: str) -> str:
+def read_text(value: Mapping[str, Any], name: str) -> str:
     text = value.get(name)
     if not is_text(text, _MOST_TEXT):
-        raise WindowError("shape", f"'{name}' is no text of at most {_MOST_TEXT} characters")
+        raise WindowError("shape", f"'{name}' must be text of at most {_MOST_TEXT} characters")
     return str(text)
 
 
 def is_text(value: object, most: int) -> bool:
-    """Whether it is a text of at most so many letters that every store can hold.
+    """Whether it is a string of at most `most` characters that every store can hold.
 
     Control characters and halves of surrogate pairs, which JSON can spell and UTF-8 cannot, are refused.
     """
@@ -415,7 +419,7 @@ def is_text(value: object, most: int) -> bool:
 def _histograms(value: Mapping[str, Any], name: str) -> dict[str, Histogram]:
     given = _part(value, name)
     if len(given) > 8 or not all(_SOURCE.match(source) for source in given):
-        raise WindowError("shape", f"'{name}' names sources that are none")
+        raise WindowError("shape", f"'{name}' has unknown sources")
     try:
         return {source: Histogram.from_wire(histogram) for source, histogram in given.items()}
     except ValueError as error:

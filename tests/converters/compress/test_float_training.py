@@ -158,7 +158,7 @@ def test_a_batch_of_one_and_frozen_layers_are_refused(network, data, teaching, t
 
     with pytest.raises(CompressError, match=r"batch of 1 leaves the batch norm 'norm'") as error:
         check_batch(network, 1, "net.keras")
-    assert "--batch" in error.value.do
+    assert "batch = 8" in error.value.do
     with pytest.raises(CompressError, match="batch of 1"):
         _train(network, data, teaching, tmp_path, replace(OPTIONS, batch=1))
     image = keras.Input((8, 8, 1))

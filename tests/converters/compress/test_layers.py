@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from simulated_steps import steps_apart
 
 from edgekit_converters.compress.network import read_network, to_keras
 from edgekit_converters.compress.simulation import Simulation, calibrated
-from edgekit_converters.compress.twin import steps_apart, tensor_names
+from edgekit_converters.compress.twin import tensor_names
 from edgekit_converters.recipe.artifact import QuantizationPlan, recipe
 from edgekit_converters.sources.load import load
 from edgekit_converters.targets.workspace import Workspace

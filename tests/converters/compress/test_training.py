@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from simulated_steps import steps_apart
 
 from edgekit_converters.compress import train as training
 from edgekit_converters.compress.losses import TrainingData, TrainingOptions
@@ -15,7 +16,7 @@ from edgekit_converters.compress.network import read_network
 from edgekit_converters.compress.qat import train_for_8_bits
 from edgekit_converters.compress.simulation import Simulation, calibrated
 from edgekit_converters.compress.train import train
-from edgekit_converters.compress.twin import steps_apart, tensor_names
+from edgekit_converters.compress.twin import tensor_names
 from edgekit_converters.formats.keras_record import MEMBER, Record, learnt_plan, read_record, with_record
 from edgekit_converters.recipe.artifact import recipe
 from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError

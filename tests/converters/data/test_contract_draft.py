@@ -59,6 +59,16 @@ def test_a_vector_that_is_called_an_embedding_is_no_classifier_s(tmp_path):
     assert (contract.task, contract.embedding.output) == ("embedding", "sentence_embedding")
 
 
+@pytest.mark.parametrize("score", [(896, 1), (896,)])
+def test_a_score_beside_each_box_is_no_class(tmp_path, score):
+    """BlazeFace: 896 anchors with 16 numbers each, and one score. Its best anchor is not a class."""
+    anchors, scores = spec("regressors", 896, 16), spec("classificators", *score)
+    for outputs in ((anchors, scores), (scores, anchors)):
+        source = replace(linear(), inputs=(PHOTO,), outputs=outputs)
+        assert read(source, None, tmp_path).task == "raw"
+        assert "class" not in " ".join(left_to_say(source, draft(source)))
+
+
 IDS = [("Gather", ["words", "x"], ["embedded"], {}), ("MatMul", ["embedded", "square"], ["mixed"], {})]
 TOKENS = [*IDS, ("Relu", ["mixed"], ["tokens"], {})]
 MEAN = [("ReduceMean", ["tokens"], ["mean"], {"axes": [1], "keepdims": 0})]

@@ -159,7 +159,7 @@ REFUSED = {
     "a crop that is text": (IMAGE + 'crop = "big"', "[input] crop: is a string, not a number"),
     "no name of a label file": ('labels = ""', "labels: is empty. Write labels"),
     "grey for three channels": (IMAGE + 'color = "gray"', '[input] color: "gray" does not fit'),
-    "an unknown colour": (IMAGE + 'color = "cmyk"', "[input] color: is 'cmyk', which is none of rgb, bgr, gray"),
+    "an unknown colour": (IMAGE + 'color = "cmyk"', "[input] color: is 'cmyk', not one of rgb, bgr, gray"),
     "a crop above 1": (IMAGE + 'resize = "center-crop"\ncrop = 87.5', "[input] crop: 87.5 is not a fraction"),
     "a crop of nothing": (IMAGE + "crop = 0.8", '[input] crop: has no meaning with resize = "stretch"'),
     "input and inputs": (IMAGE + "[inputs.x]\nkind = 'tensor'", "inputs: stands beside [input]"),
@@ -515,7 +515,7 @@ def test_labels_of_a_detector_are_counted_without_the_background(tmp_path):
 
 def test_boxes_are_of_a_picture(tmp_path):
     text = 'task = "detection"\n[detection]\nformat = "xyxy"\nunit = "fraction"\ncandidates = "last"\n'
-    with pytest.raises(ContractFileError, match="boxes are of a picture, and no input is one"):
+    with pytest.raises(ContractFileError, match="boxes need a picture, and no input is one"):
         describe(YOLO, write(tmp_path, text))
 
 

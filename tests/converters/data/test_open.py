@@ -121,16 +121,36 @@ class TestFolder:
             open_dataset(tmp_path, IMAGES)
         assert tomllib.loads(caught.value.do.partition("file: ")[2]) == {"labels": ['a "b"', "cat", "dog", "eel"]}
 
-    def test_a_folder_with_no_images_is_refused(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("contract", "do"),
+        [
+            (IMAGES, "Put some there: .bmp"),
+            (TENSORS, "Give a .npz with the array 'features' or 'x'"),
+            (PAIR, "Give a .npz with the arrays 'left', 'right'"),
+        ],
+        ids=["pictures", "one input", "two inputs"],
+    )
+    def test_a_folder_with_no_images_says_what_it_has_and_what_the_model_takes(self, tmp_path, contract, do):
+        with pytest.raises(CalibrationError, match="no files in this folder") as caught:
+            open_dataset(tmp_path, contract)
+        assert caught.value.do.startswith(do)
         (tmp_path / "readme.txt").write_text("empty")
-        with pytest.raises(CalibrationError, match="no images in this folder"):
-            open_dataset(tmp_path, IMAGES)
+        with pytest.raises(CalibrationError, match=r"no images in this folder, only \.txt") as caught:
+            open_dataset(tmp_path, contract)
+        assert caught.value.do.startswith(do)
 
     @pytest.mark.parametrize("contract", [TENSORS, PAIR])
     def test_images_for_a_model_that_takes_tensors_are_refused(self, tmp_path, contract):
         picture(tmp_path / "a.png")
-        with pytest.raises(CalibrationError, match="say in the contract file what pixels are"):
+        with pytest.raises(CalibrationError, match="a folder of images does not fit a model that takes") as caught:
             open_dataset(tmp_path, contract)
+        assert "what pixels are" not in caught.value.do  # nothing there can be a picture
+
+    def test_images_for_a_tensor_that_can_be_a_picture_say_how_pixels_are_declared(self, tmp_path):
+        picture(tmp_path / "a.png")
+        pixels = replace(TENSORS, inputs=(InputContract("image", (3, 8, 8), "float32"),))
+        with pytest.raises(CalibrationError, match="say in the contract file what pixels are"):
+            open_dataset(tmp_path, pixels)
 
     @pytest.mark.parametrize("content", [b"", b"no image at all", b"\x89PNG\r\n\x1a\n truncated"])
     def test_a_file_that_is_no_image_is_named_when_it_is_read(self, tmp_path, content):
@@ -139,7 +159,7 @@ class TestFolder:
         with pytest.raises(CalibrationError) as caught:
             list(open_dataset(tmp_path, IMAGES))
         assert caught.value.where == str(tmp_path / "b.png")
-        assert "not an image" in caught.value.what
+        assert ("not an image" if content else "is empty") in caught.value.what
 
     def test_a_link_back_to_the_folder_ends(self, tmp_path):
         picture(tmp_path / "a.png")
@@ -210,6 +230,12 @@ class TestArrays:
             with pytest.raises(CalibrationError, match="cannot be read as NumPy arrays"):
                 open_dataset(path, TENSORS)
 
+    @pytest.mark.parametrize("name", ["set.npy", "set.npz"])
+    def test_a_file_of_another_kind_is_not_called_a_damaged_zip(self, tmp_path, name):
+        (tmp_path / name).write_bytes(b"no numpy at all")
+        with pytest.raises(CalibrationError, match=r"it is neither a \.npy nor a \.npz of NumPy"):
+            open_dataset(tmp_path / name, TENSORS)
+
     @pytest.mark.parametrize("name", ["set.npy", "stored.npz", "packed.npz"])
     def test_damage_anywhere_is_a_calibration_error_or_other_numbers(self, tmp_path, name):
         x = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -247,7 +273,7 @@ class TestArrays:
 
     X = np.ones((5, 3), np.float32)
     REFUSED = {
-        "no x": ({"images": X}, TENSORS, "has no array 'x'; it holds images"),
+        "no x": ({"images": X}, TENSORS, "has no array 'features' or 'x'; it holds images"),
         "an array nobody reads": ({"x": X, "labels": np.zeros(5, int)}, TENSORS, "holds an unused array 'labels'"),
         "a missing input": ({"left": X}, PAIR, "has no array 'right'; it holds left"),
         "inputs of different lengths": ({"left": X, "right": X[:4, :2]}, PAIR, "different lengths: left 5, right 4"),

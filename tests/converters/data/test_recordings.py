@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from linting import lint
 
 from edgekit_converters.data.dataset import fingerprint
-from edgekit_converters.data.lint import lint
 from edgekit_converters.data.open import open_dataset
 from edgekit_converters.data.recordings import loudest, read_wav
 from edgekit_converters.recipe.conversion_errors import CalibrationError

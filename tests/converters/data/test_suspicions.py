@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.data.open import open_dataset
-from edgekit_converters.data.suspicions import suspicions
+from edgekit_converters.data.suspicions import guess_pixels, suspicions
 from edgekit_converters.sources.load import load
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract, TensorSpec
 
@@ -83,6 +83,41 @@ def test_pixels_of_another_scale_are_told_with_labels_and_without(give) -> None:
         found = suspicions(ByColour(), wrong, give(x, wrong, **labels))
         assert "normalisation" in codes(found), labels
         assert all("mean = " in f.do for f in found if f.code == "normalisation")
+
+
+@dataclass
+class OfMinusOneToOne(ByColour):
+    def predict(self, arrays: Any) -> Any:
+        return super().predict([arrays[0] / 2 + 0.5])
+
+
+@dataclass
+class OfBytes(ByColour):
+    def predict(self, arrays: Any) -> Any:
+        return super().predict([arrays[0] / 255])
+
+
+@pytest.mark.parametrize(
+    ("original", "name", "mean", "std"),
+    [
+        (ByColour(), "0 to 1", 0.0, 255.0),
+        (OfMinusOneToOne(), "-1 to 1", 127.5, 127.5),
+        (OfBytes(), "0 to 255", 0.0, 1.0),
+    ],
+)
+def test_the_scale_of_pixels_is_guessed_from_how_well_answers_tell_pictures_apart(
+    give, original, name, mean, std
+) -> None:
+    x, _ = coloured()
+    for said in (contract(), contract(127.5, 127.5), contract(0.0, 1.0)):  # what the draft says changes nothing
+        guess = guess_pixels(original, said, give(x, said))
+        assert (guess.name, set(guess.image.mean), set(guess.image.std)) == (name, {mean}, {std})
+        assert name not in guess.rivals
+
+
+def test_nothing_is_guessed_of_a_few_pictures(give) -> None:
+    x, _ = coloured(8)
+    assert guess_pixels(ByColour(), contract(), give(x, contract())) is None
 
 
 @dataclass

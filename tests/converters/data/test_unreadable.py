@@ -6,10 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
+from linting import lint
 from PIL import Image
 
 from edgekit_converters.data.dataset import RandomDataset, digest, fingerprint, split
-from edgekit_converters.data.lint import lint, survey
+from edgekit_converters.data.lint import survey
 from edgekit_converters.data.open import open_dataset
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 

@@ -6,9 +6,9 @@ A trained network, calibrated, converted to INT8 in both formats.
 from __future__ import annotations
 
 import pytest
+from linting import lint
 
 from edgekit_converters.data.describe_contract import describe, settle
-from edgekit_converters.data.lint import lint
 from edgekit_converters.data.open import open_dataset
 from edgekit_converters.data.statistics import SourceSamples
 from edgekit_converters.fidelity.compare import Evaluation, compare, measure_ms

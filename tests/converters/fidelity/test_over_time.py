@@ -13,7 +13,7 @@ from edgekit_converters.data.sequences import open_sequences
 from edgekit_converters.fidelity.compare import Evaluation, OverTime, compare
 from edgekit_converters.fidelity.reference import GOLDEN_FRAMES, golden_sequences, reference
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 
 pytestmark = pytest.mark.convert
 

@@ -19,10 +19,10 @@ from edgekit_converters.formats.needs import (
     known_versions,
     limits,
     onnx_limits,
-    parts,
     read_needs,
 )
 from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_profiles.wheels import version_parts
 
 OLD = Runtime("tflite-runtime", "2.14.0", "aarch64")
 OLDER = Runtime("tflite-runtime", "2.9.1", "aarch64")
@@ -117,7 +117,7 @@ def test_needs_against_runtimes(needs, runtime, expected):
 
 @given(st.sampled_from(known_versions("litert")), st.sampled_from(sorted(limits("litert", "1.0.1") or ())))
 def test_a_later_runtime_knows_at_least_what_an_earlier_one_does(version, op):
-    later = [other for other in known_versions("litert") if parts(other) >= parts(version)]
+    later = [other for other in known_versions("litert") if version_parts(other) >= version_parts(version)]
     known = (limits("litert", version) or {}).get(op, 0)
     assert all((limits("litert", other) or {})[op] >= known for other in later)
 

@@ -319,3 +319,164 @@ def test_bytes_that_are_no_model_are_refused(data: bytes):
 def test_a_format_without_a_reader_is_refused():
     with pytest.raises(ConversionError, match=r"format 'tensorrt'.*Known: tflite, onnx"):
         read_workload("tensorrt", b"", "float32")
+
+
+LOOP = """{more} h, ys = Loop <body = step (int64 i, bool go, float[1,4] s) => (bool on, float[1,4] t, float[1,4] u) {{
+    p = MatMul(s, w) q = Gather(x, i) r = Add(p, q) t = Tanh(r) u = Identity(t) {condition} }}> ({trips}, {entry}, s0)
+    v = Squeeze(ys, one) y = MatMul(v, w)"""
+"""A recurrent layer of 4 over x [steps, 1, 4]; `ys` are its answers of all steps."""
+
+CONSTANTS = {
+    "w": kernel(4, 4),
+    "s0": kernel(1, 4),
+    "one": np.array([1]),
+    "true": np.bool_(True),
+    **{f"n{number}": np.int64(number) for number in (0, 1, 2, 12)},
+}
+
+
+def looped(condition: str, *, trips: str = "n12", entry: str = "true", more: str = "", rows: str = "12") -> bytes:
+    body = LOOP.format(condition=condition, trips=trips, entry=entry, more=more)
+    return graph(body, f"float[{rows},1,4] x", "float[a,b] y", **CONSTANTS)
+
+
+# (condition after a step, arguments) -> steps
+COUNTED_LOOPS = {
+    "as often as it says": ("on = Identity(go)", {}, 12),
+    "a condition that is always true": ("on = Identity(true)", {}, 12),
+    "no condition at first": ("on = Identity(go)", {"entry": ""}, 12),
+    "its own number below a limit": ("on = Less(i, n2)", {}, 3),
+    "a limit that is reached": ("on = LessOrEqual(i, n2)", {}, 4),
+    "the limit first": ("on = GreaterOrEqual(n2, i)", {}, 4),
+    "the next number": ("j = Add(i, n1) k = Cast <to = 7> (j) on = Less(k, n2)", {"trips": ""}, 2),
+    "two limits": ("a = Less(i, n12) b = Less(i, n1) on = And(a, b)", {}, 2),
+    "a limit that is passed at once": ("on = Less(i, n0)", {}, 1),
+    "the sequence's length": (
+        "on = Identity(go)",
+        {"more": "size = Shape(x) first = Gather(size, n0)", "trips": "first", "rows": "7"},
+        7,
+    ),
+}
+
+
+@pytest.mark.parametrize(("condition", "given", "steps"), COUNTED_LOOPS.values(), ids=COUNTED_LOOPS)
+def test_a_loop_is_its_body_as_often_as_the_file_says(condition: str, given: dict[str, str], steps: int):
+    data = looped(condition, **given)
+    work = read_workload("onnx", data, "float32")
+    assert (work.unknown, uncounted_operations("onnx", data)) == ((), ())
+    assert (work.recurrent_macs, work.macs) == (steps * 16, 2 * steps * 16)  # what follows knows its rows
+    steps_of = [(op.kind, op.name, op.macs, op.dispatches) for op in work.ops if op.recurrent]
+    assert steps_of == [("fc", "h", steps * 16, 1), ("ew", "h", 0, 2 * steps)]
+    [moving] = [op for op in work.ops if op.recurrent and not op.macs]
+    assert moving.activation_elements == steps * (8 + 12 + 8)  # gather reads its row, not the sequence
+
+
+UNCOUNTED_LOOPS = {
+    "a condition on the answers": ("z = ReduceSum <keepdims = 0> (t) n = Cast <to = 7> (z) on = Less(n, n12)", {}),
+    "another kind of condition": ("a = Less(i, n2) on = Not(a)", {}),
+    "no end": ("on = Identity(go)", {"trips": ""}),
+    "steps that are made at run time": (
+        "on = Identity(go)",
+        {"more": "z = ReduceSum <keepdims = 0> (x) many = Cast <to = 7> (z)", "trips": "many"},
+    ),
+    "a limit that is made at run time": (
+        "z = ReduceSum <keepdims = 0> (x) many = Cast <to = 7> (z) on = Less(i, many)",
+        {},
+    ),
+    "a start that is made at run time": (
+        "on = Identity(go)",
+        {"more": "z = ReduceSum <keepdims = 0> (x) may = Cast <to = 9> (z)", "entry": "may"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("condition", "given"), UNCOUNTED_LOOPS.values(), ids=UNCOUNTED_LOOPS)
+def test_a_loop_whose_steps_the_file_does_not_say_is_named(condition: str, given: dict[str, str]):
+    data = looped(condition, **given)
+    assert read_workload("onnx", data, "float32").unknown[0] == "Loop"
+    assert uncounted_operations("onnx", data)[0] == "Loop"
+
+
+STATE = """c, ys = Loop <body = step (int64 i, bool go, int64 n) => (bool on, int64 m, float[1,4] u) {{
+    u = MatMul(x, w) m = Add(n, {by}) on = Less({read}, n12) }}> (, true, {start}) y = Squeeze(ys, one)"""
+
+
+@pytest.mark.parametrize(
+    ("by", "read", "start", "steps"),
+    [
+        ("n1", "m", "n0", 12),
+        ("n1", "n", "n0", 13),
+        ("n2", "m", "n1", 6),
+        ("n0", "m", "n0", None),
+        ("x0", "m", "n0", None),
+    ],
+)
+def test_a_counter_of_the_state_may_end_a_loop(by: str, read: str, start: str, steps: int | None):
+    more = "z = ReduceSum <keepdims = 0> (x) x0 = Cast <to = 7> (z) "
+    data = graph(more + STATE.format(by=by, read=read, start=start), "float[1,4] x", "float[a,b] y", **CONSTANTS)
+    work = read_workload("onnx", data, "float32")
+    assert (work.macs, "Loop" in work.unknown) == ((steps or 0) * 16, steps is None)
+
+
+SCAN = """h, ys = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [-1],
+    body = step (float[1,4] s, float[1,4] e) => (float[1,4] t, float[1,4] u) {
+    p = MatMul(s, w) r = Add(p, e) t = Tanh(r) u = Identity(t) }> (s0, x) y = Relu(ys)"""
+
+
+def test_a_scan_has_as_many_steps_as_its_sequence():
+    data = graph(SCAN, "float[1,9,4] x", "float[a,b,c] y", **CONSTANTS)
+    work = read_workload("onnx", data, "float32")
+    assert (work.unknown, work.macs, work.recurrent_macs) == ((), 9 * 16, 9 * 16)
+    [relu] = [op for op in work.ops if not op.recurrent]
+    assert relu.activation_elements == 2 * 1 * 4 * 9
+    free = read_workload("onnx", graph(SCAN, "float[1,N,4] x", "float[a,b,c] y", **CONSTANTS), "float32")
+    assert "Scan" in free.unknown
+
+
+def test_a_loop_in_a_loop_is_carried_out_as_often_as_both():
+    inner = """Loop <body = inner (int64 j, bool f, float[1,4] a) => (bool g, float[1,4] b) {
+        b = MatMul(a, w) g = Identity(f) }> (n12, true, s)"""
+    body = f"""y = Loop <body = outer (int64 i, bool go, float[1,4] s) => (bool on, float[1,4] t) {{
+        t = {inner} on = Identity(go) }}> (n2, true, x)"""
+    work = read_workload("onnx", graph(body, "float[1,4] x", "float[a,b] y", **CONSTANTS), "float32")
+    assert (work.unknown, work.macs) == ((), 2 * 12 * 16)
+
+
+def test_a_state_that_grows_is_not_counted():
+    body = """y = Loop <body = step (int64 i, bool go, float[a,4] s) => (bool on, float[b,4] t) {
+        t = Concat <axis = 0> (s, s0) on = Identity(go) }> (n12, true, x)"""
+    assert "Loop" in read_workload("onnx", graph(body, "float[1,4] x", "float[a,b] y", **CONSTANTS), "float32").unknown
+
+
+def test_weights_inside_a_loop_are_weights_of_the_file():
+    body = """y = Loop <body = step (int64 i, bool go, float[1,4] s) => (bool on, float[1,4] t) {
+        t = MatMul(s, v) on = Identity(go) }> (n12, true, x)"""
+    model = onnx.load_model_from_string(graph(body, "float[1,4] x", "float[a,b] y", **CONSTANTS))
+    inner = next(item.g for item in model.graph.node[0].attribute if item.name == "body")
+    inner.initializer.append(onnx.numpy_helper.from_array(kernel(4, 4, dtype=np.int8), "q"))
+    inner.initializer.append(onnx.numpy_helper.from_array(kernel(4, 4), "v"))
+    work = read_workload("onnx", model.SerializeToString(), "float32")
+    assert (work.unknown, work.macs) == ((), 12 * 16)
+    assert quantized_fraction("onnx", model.SerializeToString())[1] == pytest.approx(16 / (3 * 16 + 4))
+
+
+@pytest.mark.parametrize("change", [lambda loop: loop.ClearField("attribute"), lambda loop: loop.ClearField("input")])
+def test_a_loop_without_a_body_or_inputs_is_refused(change):
+    model = onnx.load_model_from_string(looped("on = Identity(go)"))
+    change(next(node for node in model.graph.node if node.op_type == "Loop"))
+    with pytest.raises(ConversionError, match=r"shapes in the ONNX model|malformed"):
+        read_workload("onnx", model.SerializeToString(), "float32")
+
+
+def test_each_loop_is_tried_once_though_another_becomes_known_beside_it(monkeypatch):
+    """Fourteen levels, each a loop that is counted before one that is not."""
+    step, calls, real = "t = MatMul(s, w) on = Identity(go)", [], onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda model: calls.append(1) or real(model))
+    for level in range(14):
+        names = f"(int64 i{level}, bool go, float[1,4] s) => (bool on, float[1,4] t)"
+        counted = f"Loop <body = c{level} {names} {{ t = MatMul(s, w) on = Identity(go) }}> (n2, true, s)"
+        step = f"a = {counted} t = Loop <body = b{level} {names} {{ {step} }}> (, true, a) on = Identity(go)"
+    body = f"y = Loop <body = b (int64 i, bool go, float[1,4] s) => (bool on, float[1,4] t) {{ {step} }}> (n2, true, x)"
+    work = read_workload("onnx", graph(body, "float[1,4] x", "float[a,b] y", **CONSTANTS), "float32")
+    assert ("Loop" in work.unknown, work.macs) == (True, 2 * 2 * 16)
+    assert len(calls) < 14 * 14

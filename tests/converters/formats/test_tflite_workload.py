@@ -144,7 +144,7 @@ STEPS, WIDE, HIDDEN = 12, 8, 4
 
 @pytest.fixture(scope="session")
 def recurrent(request) -> Path:
-    """CELL-WAY.tflite, a Keras layer alone, in a loop; LSTM-WAY.onnx, which has an operation for it."""
+    """CELL-WAY.tflite and .onnx, a Keras layer alone, in a loop; an LSTM is an operation of its own in ONNX."""
     pytest.importorskip("keras")
     return once(request, "recurrent", _save_recurrent)
 
@@ -162,7 +162,7 @@ def _save_recurrent(folder: Path) -> None:
             steps = keras.layers.Bidirectional(layer) if way == "bidirectional" else layer
             keras.Model(x, steps(x)).save(folder / "net.keras")
             workspace = Workspace(load(folder / "net.keras"))
-            for format in ("tflite", "onnx") if cell == "LSTM" else ("tflite",):  # noqa: A001
+            for format in ("tflite", "onnx"):  # noqa: A001
                 (folder / f"{cell}-{way}.{format}").write_bytes(workspace.float_model(format).data)
 
 
@@ -201,9 +201,23 @@ def test_a_keras_layer_in_a_loop_counts_as_its_onnx_operation(recurrent: Path, c
 
 
 @pytest.mark.convert
-def test_a_keras_layer_in_a_loop_has_an_estimate_of_the_wider_range(recurrent: Path):
-    work = read_workload("tflite", (recurrent / "GRU-forward.tflite").read_bytes(), "float32")
-    got, plain = (estimate(load("raspberry-pi-4"), one, "litert") for one in (work, _not_recurrent(work)))
+@pytest.mark.parametrize("way", WAYS)
+def test_a_keras_gru_in_an_onnx_loop_counts_as_its_operation(recurrent: Path, way: str):
+    data, ways = (recurrent / f"GRU-{way}.onnx").read_bytes(), 1 + (way == "bidirectional")
+    assert data.count(b"Loop") >= ways
+    work, twin = (read_workload("onnx", one, "float32") for one in (data, onnx_twin(recurrent, "GRU", way)))
+    assert (work.unknown, uncounted_operations("onnx", data)) == ((), ())
+    assert (work.macs, work.recurrent_macs, work.weights) == (twin.macs, twin.recurrent_macs, twin.weights)
+    assert [(op.kind, op.computed) for op in work.ops if op.macs] == ways * [("fc", False)]
+    # one step has some 18 operations: a third of a dispatch each
+    assert [op.dispatches // STEPS for op in work.ops if op.recurrent and not op.macs] == ways * [6]
+
+
+@pytest.mark.convert
+@pytest.mark.parametrize(("format", "engine"), [("tflite", "litert"), ("onnx", "onnxruntime")])
+def test_a_keras_layer_in_a_loop_has_an_estimate_of_the_wider_range(recurrent: Path, format: str, engine: str):
+    work = read_workload(format, (recurrent / f"GRU-forward.{format}").read_bytes(), "float32")
+    got, plain = (estimate(load("raspberry-pi-4"), one, engine) for one in (work, _not_recurrent(work)))
     assert (got.mid_ms, got.dominated_by) == (plain.mid_ms, "dispatch of operations")
     assert got.low_ms < plain.low_ms
     assert plain.high_ms < got.high_ms

@@ -8,7 +8,7 @@ import pytest
 from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.recipe.store import NO_STORE, DiskStore
 from edgekit_converters.sources.load import DeferredSource, actual, open_source
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 
 
 @pytest.mark.convert

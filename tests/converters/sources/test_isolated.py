@@ -1,4 +1,4 @@
-"""A stranger's model in its own process: the same answers and errors, and behind a wall also where it is trusted."""
+"""An untrusted model in its own process: the same answers and errors, in a sandbox even where it is trusted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.recipe.artifact import float_model_from
+from edgekit_converters.recipe.artifact import FloatModel, from_stored
 from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.recipe.store import NO_STORE, DiskStore
 from edgekit_converters.sources import isolated
 from edgekit_converters.sources.isolated import open_isolated
 from edgekit_converters.sources.load import load, open_source
-from edgekit_converters.sources.source_model import LoadOptions
-from edgekit_converters.sources.wall import missing_parts
+from edgekit_converters.sources.load_options import LoadOptions
+from edgekit_converters.sources.sandbox import missing_parts
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.system.children import environment, python_module
 
@@ -39,7 +39,7 @@ def test_an_isolated_model_is_described_answers_and_converts_as_one_that_was_ope
     workspace = Workspace(there)
     assert workspace.float_model("onnx").data.startswith(b"\x08")
     assert workspace.float_model("tflite").inputs == ("image",)
-    assert float_model_from(there.float_model("tflite", 2)).data[4:8] == b"TFL3"
+    assert from_stored(FloatModel, there.float_model("tflite", 2)).data[4:8] == b"TFL3"
     assert [note.code for note in there.notes] == ["not-isolated"] * len(missing_parts())
     with pytest.raises(SourceError, match="ValueError: 32 bytes for 8") as unforeseen:
         there.child.ask({"do": "predict", "arrays": [["<f4", [2]]]}, x[0, 0])
@@ -50,7 +50,7 @@ def test_an_isolated_model_is_described_answers_and_converts_as_one_that_was_ope
         there.predict([x])
 
 
-@pytest.mark.skipif(bool(missing_parts()), reason=f"this system has no wall: {missing_parts()}")
+@pytest.mark.skipif(bool(missing_parts()), reason=f"this system has no sandbox: {missing_parts()}")
 def test_a_trusted_model_that_writes_a_file_outside_of_its_folder_fails(tmp_path: Path, monkeypatch) -> None:
     """S25: a SavedModel with WriteFile, opened as a build opens it; in this process it writes (`test_saved_model`)."""
     import tensorflow as tf
@@ -66,7 +66,7 @@ def test_a_trusted_model_that_writes_a_file_outside_of_its_folder_fails(tmp_path
 
     net = Net()
     tf.saved_model.save(net, str(tmp_path / "net"), {"serving_default": net.answer})
-    with pytest.raises(SourceError, match=f"tried to reach files outside of its folder.*{written}") as refused:
+    with pytest.raises(SourceError, match=f"tried to reach files outside its folder.*{written}") as refused:
         open_source(tmp_path / "net", LoadOptions(trust_model=True), NO_STORE)
     assert "Save it again" not in refused.value.do
     assert not written.exists()
@@ -195,7 +195,7 @@ def test_the_process_gets_no_variable_that_may_hold_a_secret(liar, tmp_path: Pat
     ids=lambda answer: str(answer)[:24],
 )
 def test_an_answer_that_makes_no_sense_is_one_error_of_the_model(liar, answer: object) -> None:
-    with pytest.raises(SourceError, match="gave an answer that is damaged"):
+    with pytest.raises(SourceError, match="returned a damaged answer"):
         open_isolated(liar(answer), LoadOptions())
 
 
@@ -203,9 +203,9 @@ def test_an_answer_that_makes_no_sense_is_one_error_of_the_model(liar, answer: o
 def test_arrays_that_make_no_sense_are_one_error_of_the_model(liar, arrays: object) -> None:
     opened = {"source": description(hashlib.sha256(b"no model").hexdigest()), "missing": []}
     source = open_isolated(liar(opened, {"arrays": arrays}, {}), LoadOptions())
-    with pytest.raises(SourceError, match=r"is damaged|other arrays than it described"):
+    with pytest.raises(SourceError, match=r"damaged answer|other types or axes than it described"):
         source.predict([])
-    with pytest.raises(SourceError, match="is damaged"):
+    with pytest.raises(SourceError, match="damaged answer"):
         source.float_model("onnx", 1)
 
 
@@ -221,6 +221,6 @@ def test_what_the_process_wrote_is_removed_also_where_the_build_was_killed(tmp_p
     left = tmp_path / "left"
     left.write_text("x")
     own = str(tmp_path)
-    command = python_module("edgekit_converters.walled", own, own, own, str(1 << 30))
+    command = python_module("edgekit_converters.isolated_source_child", own, own, own, str(1 << 30))
     subprocess.run(command, stdin=subprocess.DEVNULL, env={**environment(), "TMPDIR": own}, check=True, timeout=60)
     assert not left.exists()

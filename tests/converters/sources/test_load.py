@@ -14,8 +14,9 @@ from onnx import TensorProto, helper
 from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.sources import tflite_source as tflite
 from edgekit_converters.sources.load import LOADERS, load
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.sources.shapes import image_layout, unique_names
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.source_model import refusing
 
 pytestmark = pytest.mark.convert
 
@@ -30,6 +31,16 @@ def refusal(path: Path) -> SourceError:
     assert error.where == str(path)
     assert error.do
     return error
+
+
+def test_what_a_framework_raises_is_about_the_model_and_a_lack_of_memory_is_not(tmp_path):
+    with (
+        pytest.raises(SourceError, match="net: it does not run: odd"),
+        refusing(tmp_path / "net", "it does not run:", "Save it"),
+    ):
+        raise ValueError("odd")
+    with pytest.raises(MemoryError), refusing(tmp_path / "net", "it does not run:", "Save it again"):
+        raise MemoryError
 
 
 def convolution() -> bytes:
@@ -94,7 +105,7 @@ def test_what_is_no_model_is_refused_with_the_reason(
 
 
 def test_a_folder_without_a_saved_model_is_refused_and_what_is_in_it_is_offered(tmp_path: Path) -> None:
-    assert "without a saved_model.pb" in refusal(tmp_path).what
+    assert "has no saved_model.pb" in refusal(tmp_path).what
     (tmp_path / "net.onnx").write_bytes(b"x")
     assert refusal(tmp_path).do == f"Did you mean {tmp_path / 'net.onnx'}?"
     (tmp_path / "saved_model.pb").write_bytes(b"")
@@ -139,15 +150,15 @@ def test_weights_outside_of_the_models_folder_are_never_opened(tmp_path: Path, l
     folder.mkdir()
     (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
     refused = refusal(save_external(folder, location))
-    assert "point out of the model's folder" in refused.what
+    assert "outside the model's folder" in refused.what
     if location == "link.bin":
-        assert f"to '{tmp_path.resolve()}/secret.bin' (by the link 'link.bin')" in refused.what
-        assert refused.do == f"Copy {tmp_path.resolve()}/secret.bin in the place of the link"
+        assert f"in '{tmp_path.resolve()}/secret.bin' (by the link 'link.bin')" in refused.what
+        assert refused.do == f"Copy {tmp_path.resolve()}/secret.bin over the link"
 
 
 def test_weights_in_a_file_beside_the_model_are_read_and_missed_by_name(tmp_path: Path) -> None:
     path = save_external(tmp_path, "net.data")
-    assert "net.data, which is not there" in refusal(path).what
+    assert "net.data is missing" in refusal(path).what
     (tmp_path / "net.data").write_bytes(b"00")
     assert "truncated" in refusal(path).what
     (tmp_path / "net.data").write_bytes(np.float32(3).tobytes())
@@ -281,7 +292,7 @@ def test_weights_alone_are_no_model(tmp_path: Path) -> None:
 
     with h5py.File(tmp_path / "weights.h5", "w") as file:
         file["kernel"] = np.zeros(3)
-    assert "weights only" in refusal(tmp_path / "weights.h5").what
+    assert "only weights" in refusal(tmp_path / "weights.h5").what
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edgekit_converters.sources.exported import expand, unknown
+from edgekit_converters.sources.tensorflow_to_onnx import expand, unknown
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")

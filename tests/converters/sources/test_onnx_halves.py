@@ -10,10 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters.recipe.conversion_errors import SourceError
-from edgekit_converters.sources import checked_onnx as onnx_file
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import checked_onnx, float_onnx
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
@@ -84,7 +83,7 @@ def test_a_float16_file_is_a_float32_model_that_answers_as_the_file_does(tmp_pat
     source = load(path)
     assert {spec.dtype for spec in (*source.inputs, *source.outputs)} == {"float32"}
     assert [note.code for note in source.notes] == ["float16-weights"]
-    x = onnx_graph.random_inputs(source.inputs, 3, seed=4)[0].astype(np.float16)
+    x = float_onnx.random_inputs(source.inputs, 3, seed=4)[0].astype(np.float16)
     with load_engine("onnx", path.read_bytes(), engine="onnxruntime") as original:
         want = original.run([x])[0].astype(np.float32)
     np.testing.assert_allclose(source.predict([x])[0], want, atol=0.02, rtol=0.01)
@@ -111,7 +110,7 @@ def test_a_float32_file_is_left_as_it_is() -> None:
     graph = helper.make_graph(nodes, "net", [value("x", FLOAT, ["N", 4])], [value("y", FLOAT, ["N", 4])])
     model = helper.make_model(graph)
     before = model.SerializeToString()
-    assert onnx_file.widen(model) == b""
+    assert checked_onnx.widen(model) == b""
     assert model.SerializeToString() == before
 
 
@@ -143,4 +142,4 @@ def test_a_graph_that_lives_by_float16s_rounding_is_refused(tmp_path: Path) -> N
     ],
 )
 def test_answers_are_compared_as_far_as_float16_can_tell(before, after, says: str) -> None:
-    assert onnx_file.differs([np.array(before, np.float16)], [np.array(after, np.float32)]) == says
+    assert checked_onnx.differs([np.array(before, np.float16)], [np.array(after, np.float32)]) == says

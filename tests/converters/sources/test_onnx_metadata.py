@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgekit_converters.data.describe_contract import describe
 from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_runtime.contract.spec import DetectionSpec, ImageSpec
 
 pytestmark = pytest.mark.convert

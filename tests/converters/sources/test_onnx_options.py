@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters.recipe.conversion_errors import SourceError
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.load import load
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.sources.shapes import state_pairs
-from edgekit_converters.sources.source_model import LoadOptions
 from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import load_engine
 
@@ -34,7 +34,7 @@ def save(folder: Path, nodes, inputs, outputs, weights=(), opset: int = 17) -> P
 
 
 def agree(source) -> None:
-    inputs = onnx_graph.random_inputs(source.inputs, 3 if source.inputs[0].free_batch else 1, seed=5)
+    inputs = float_onnx.random_inputs(source.inputs, 3 if source.inputs[0].free_batch else 1, seed=5)
     with load_engine("onnx", source.onnx()) as engine:
         assert [spec.name for spec in engine.inputs] == [spec.name for spec in source.inputs]
         for got, want in zip(engine.run(inputs), source.predict(inputs), strict=True):
@@ -82,7 +82,7 @@ def test_a_fixed_batch_is_pinned_to_one_only_where_the_answers_stay(tmp_path: Pa
         ),
         (LoadOptions(shapes={"x": (1, 4)}), "in the model it is fixed at 3"),
         (LoadOptions(constants={"speed": 1}), "--constant names the input 'speed'"),
-        (LoadOptions(constants={"rate": 0.5}), "0.5, which is no int64"),
+        (LoadOptions(constants={"rate": 0.5}), "to 0.5, which is not a valid int64"),
         (LoadOptions(), "'rate' is a scalar: it has no batch axis. Fix its value with --constant rate=NUMBER"),
         (LoadOptions(signature="serve"), "--signature is for SavedModel folders, and this is an onnx model"),
     ],
@@ -148,7 +148,7 @@ def test_a_state_with_its_layers_first_gets_a_batch_and_its_pair_is_named(tmp_pa
         "sound": (1, 5, 4), "state": (1, 2, 1, 3), "score": (1, 1), "stateN": (1, 2, 1, 3),
     }  # fmt: skip
     assert [note.code for note in source.notes] == ["explicit-state"]
-    sound, state = onnx_graph.random_inputs(source.inputs, 1)
+    sound, state = float_onnx.random_inputs(source.inputs, 1)
     with load_engine("onnx", path.read_bytes()) as engine:
         score, after = engine.run([sound, state[0]])
     got = source.predict([sound, state])
@@ -211,6 +211,6 @@ def test_an_output_that_is_called_as_a_layer_says_how_to_export_it_again(tmp_pat
     """As torch.onnx writes it where output_names has the name of an nn.Embedding."""
     nodes = [helper.make_node("Relu", ["x"], ["embedding"]), helper.make_node("Neg", ["embedding"], ["embedding"])]
     path = save(tmp_path, nodes, {"x": (FLOAT, [1, 4])}, {"embedding": (FLOAT, [1, 4])})
-    with pytest.raises(SourceError, match="two of its values are called 'embedding'") as caught:
+    with pytest.raises(SourceError, match="two of its values share the name 'embedding'") as caught:
         load(path)
     assert "output_names" in caught.value.do

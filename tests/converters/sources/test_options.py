@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_converters.recipe.conversion_errors import SourceError
-from edgekit_converters.sources.source_model import LoadOptions, parse_constant, parse_shape
+from edgekit_converters.sources.load_options import LoadOptions, parse_constant, parse_shape
 
 
 @given(st.text("abc=/:. 0", min_size=1).map(str.strip).filter(bool), st.lists(st.integers(1, 2**31 - 1), max_size=5))
@@ -19,10 +19,10 @@ def test_what_is_written_as_a_shape_is_read_back(name: str, sizes: list[int]) ->
 @pytest.mark.parametrize(
     ("text", "says", "do"),
     [
-        ("1,3,48,192", "names no input", "--shape NAME=1,3,224,224"),
-        ("=1,3", "names no input", "--shape NAME"),
-        ("x=", "names no input", "--shape NAME"),
-        ("x=1,three", "no whole number", "--shape NAME"),
+        ("1,3,48,192", "an input's name and a value", "--shape NAME=1,3,224,224"),
+        ("=1,3", "an input's name and a value", "--shape NAME"),
+        ("x=", "an input's name and a value", "--shape NAME"),
+        ("x=1,three", "must be whole numbers", "--shape NAME"),
         ("x=1,0", "1 or more", "--shape NAME"),
         ("x=1,-1", "1 or more", "--shape NAME"),
         ("x=4,3,48,192", "the first size is the batch and must be 1, not 4", "--shape x=1,3,48,192"),
@@ -52,5 +52,5 @@ def test_a_constant_that_is_none_is_refused(text: str) -> None:
 def test_an_input_is_named_once() -> None:
     options = LoadOptions.parse(shapes=["x=1,2", "y=1"], constants=["sr=1"], signature="serve", trust_model=True)
     assert options == LoadOptions({"x": (1, 2), "y": (1,)}, {"sr": 1}, "serve", True)
-    with pytest.raises(SourceError, match="'x' is named twice"):
+    with pytest.raises(SourceError, match="duplicate input 'x'"):
         LoadOptions.parse(shapes=["x=1,2", "x=1,3"])

@@ -12,10 +12,10 @@ from linear import linear
 from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters.formats.onnx_file import array, parse
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.float_onnx import agreement
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.targets.onnx_to_tf import _FailedError, _output_axes
 from edgekit_converters.targets.onnx_to_tf_worker import output_name
 from edgekit_converters.targets.workspace import Workspace
@@ -60,7 +60,7 @@ def test_a_rewriting_is_proved_with_the_items_that_a_workspace_has(tmp_path: Pat
         model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.float32(100), "high"))
         return model
 
-    monkeypatch.setattr(onnx_graph, "slim", wrong)
+    monkeypatch.setattr(float_onnx, "slim", wrong)
     items = [[np.full((1, 4), level, np.float32)] for level in (1, 500, 20)]
     made = parse(Workspace(source, items if given else None).float_model("onnx").data)
     assert float(array(made.graph.initializer[1])) == (1000 if given else 100)

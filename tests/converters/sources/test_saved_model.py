@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edgekit_converters.recipe.conversion_errors import SourceError
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.targets.tflite_float import float_model
 from edgekit_runtime.engines.registry import load_engine
 
@@ -51,7 +51,7 @@ def test_serving_default_is_preferred_and_its_names_are_the_contracts(folder: Pa
     assert source.format == "saved-model"
     assert {spec.name: spec.shape for spec in source.inputs} == {"apple": (-1, 3), "zebra": (-1, 4)}
     assert {spec.name: spec.shape for spec in source.outputs} == {"ant": (-1, 1), "yak": (-1, 3)}
-    inputs = onnx_graph.random_inputs(source.inputs, 3)
+    inputs = float_onnx.random_inputs(source.inputs, 3)
     expected = source.predict(inputs)
     np.testing.assert_allclose(expected[1].sum(1), 1, atol=1e-5)
     with load_engine("onnx", source.onnx()) as engine:
@@ -159,7 +159,7 @@ def test_operators_that_touch_files_are_refused_unless_the_model_is_trusted(tmp_
             return {"y": tf.identity(x)}
 
     path = save(tmp_path / "net", leak, tf.TensorSpec([None, 3], name="x"))
-    with pytest.raises(SourceError, match=r"operators that are no arithmetic on numbers: WriteFile.*--trust-model"):
+    with pytest.raises(SourceError, match=r"that do more than arithmetic on numbers: WriteFile.*--trust-model"):
         load(path)
     assert not written.exists()
     [note] = load(path, LoadOptions(trust_model=True)).notes
@@ -269,7 +269,7 @@ def test_the_graph_and_the_checkpoint_are_the_model_and_python_objects_are_not_r
         if node.HasField("variable"):
             node.user_object.identifier = "a class that is gone"
     (tmp_path / "net" / "saved_model.pb").write_bytes(model.SerializeToString())
-    inputs = onnx_graph.random_inputs(whole.inputs, 2)
+    inputs = float_onnx.random_inputs(whole.inputs, 2)
     for got, want in zip(load(tmp_path / "net").predict(inputs), whole.predict(inputs), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -277,7 +277,7 @@ def test_the_graph_and_the_checkpoint_are_the_model_and_python_objects_are_not_r
 def test_every_operator_of_the_list_is_one_that_tensorflow_has_and_none_reaches_files_or_python() -> None:
     import tensorflow as tf
 
-    from edgekit_converters.sources.traced import ARITHMETIC
+    from edgekit_converters.sources.tensorflow_source import ARITHMETIC
 
     listed = {name for name in ARITHMETIC if hasattr(tf.raw_ops, name)}
     assert ARITHMETIC - listed <= {"If", "StatelessIf", "StatelessWhile", "While", "PartitionedCall"}

@@ -54,7 +54,7 @@ def test_two_members_of_one_name_are_refused_whatever_their_case(tmp_path: Path)
     path = keras_file(tmp_path / "net.keras", b"x")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("CONFIG.json", "{}")
-    assert "two of its members have one name" in refusal(path)
+    assert "two of its members have the same name" in refusal(path)
 
 
 def a_huge_shape(file) -> None:
@@ -90,8 +90,8 @@ def a_virtual_dataset(file) -> None:
         (chunks_that_shrink, "times its size"),
         (another_files_link, "'/kernel' is a link"),
         (a_soft_link, "'/kernel' is a link"),
-        (another_files_bytes, "'/kernel' lies in another file"),
-        (a_virtual_dataset, "'/kernel' lies in another file"),
+        (another_files_bytes, "'/kernel' is stored in another file"),
+        (a_virtual_dataset, "'/kernel' is stored in another file"),
     ],
 )
 @pytest.mark.parametrize("inside", [False, True], ids=["h5", "keras"])

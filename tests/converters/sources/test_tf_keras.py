@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edgekit_converters.recipe.conversion_errors import SourceError
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.traced import TracedSource
+from edgekit_converters.sources.tensorflow_source import TracedSource
 from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
@@ -35,11 +35,11 @@ def old(tmp_path_factory) -> Path:
 def test_a_file_that_keras_3_cannot_read_goes_through_keras_2(old: Path) -> None:
     source = load(old)
     assert isinstance(source, TracedSource)
-    assert source.tools == ("tf-keras",)
+    assert source.network.tools == ("tf-keras",)
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["image", "probs"]
     saved = np.load(old.with_suffix(".npz"))
     np.testing.assert_allclose(source.predict([saved["x"]])[0], saved["y"], atol=1e-6)
-    inputs = onnx_graph.random_inputs(source.inputs, 2)
+    inputs = float_onnx.random_inputs(source.inputs, 2)
     with load_engine("onnx", source.onnx()) as engine:
         got = engine.run([inputs[0].transpose(0, 3, 1, 2).copy()])
     np.testing.assert_allclose(got[0], source.predict(inputs)[0], atol=1e-4)

@@ -9,10 +9,10 @@ import pytest
 
 from edgekit_converters.recipe.artifact import recipe
 from edgekit_converters.recipe.conversion_errors import SourceError
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources import tflite_source as tflite
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.engines.registry import load_engine
 
@@ -66,7 +66,7 @@ def fixed(size: int | None = 16):
 
 
 def agree(source) -> None:
-    inputs = onnx_graph.random_inputs(source.inputs, 2, seed=3)
+    inputs = float_onnx.random_inputs(source.inputs, 2, seed=3)
     with load_engine("onnx", source.onnx()) as engine:
         assert [spec.name for spec in engine.outputs] == [spec.name for spec in source.outputs]
         for i in range(2):
@@ -144,7 +144,7 @@ def test_select_tf_operators_are_refused_by_name(tmp_path: Path) -> None:
     import tensorflow as tf
 
     data = convert(lambda image: {"y": tf.linalg.det(tf.transpose(image, [0, 3, 1, 2]))}, fixed())
-    with pytest.raises(SourceError, match="do not carry: SELECT-TF MatrixDeterminant"):
+    with pytest.raises(SourceError, match="do not have: SELECT-TF MatrixDeterminant"):
         load(write(tmp_path, data))
 
 

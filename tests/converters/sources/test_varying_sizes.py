@@ -18,7 +18,7 @@ from edgekit_converters.fidelity.reference import reference
 from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.sources.isolated import open_isolated
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 
 pytestmark = pytest.mark.convert
 

@@ -15,7 +15,7 @@ from edgekit_converters.formats.onnx_file import opset_of
 from edgekit_converters.recipe.artifact import RECIPES, Artifact
 from edgekit_converters.recipe.artifact import recipe as find_recipe
 from edgekit_converters.recipe.conversion_errors import CalibrationError, ConversionError
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.targets.workspace import convert
@@ -45,7 +45,7 @@ class Stream:
     def __iter__(self) -> Iterator[list[NDArray[Any]]]:
         for i in range(self._count):
             self.started += 1
-            yield self._items[i] if self._items else onnx_graph.random_inputs(self._source.inputs, 1, seed=i)
+            yield self._items[i] if self._items else float_onnx.random_inputs(self._source.inputs, 1, seed=i)
 
 
 def digit_stream(source: SourceModel, path: Path) -> Stream:
@@ -138,7 +138,7 @@ def test_the_same_inputs_give_the_same_bytes(name: str, artifacts, digits_model)
 def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> None:
     source = load(several)
     artifact = convert(source, find_recipe(name), Stream(source, 40))
-    inputs = onnx_graph.random_inputs(source.inputs, 1, seed=3)
+    inputs = float_onnx.random_inputs(source.inputs, 1, seed=3)
     got = run(artifact, source, inputs)
     for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
         assert got[spec.name].shape == want.shape

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters.recipe.artifact import Artifact, recipe, transposed_pixels
 from edgekit_converters.recipe.conversion_errors import ConversionError
-from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.targets.onnx_to_tf import available
@@ -98,7 +98,7 @@ def test_maps_sequences_and_several_outputs_keep_the_sources_axes(tmp_path: Path
     (tmp_path / "net.onnx").write_bytes(maps_and_sequences())
     source = load(tmp_path / "net.onnx")
     artifact = convert(source, recipe("tflite-f32"))
-    inputs = onnx_graph.random_inputs(source.inputs, 1, seed=5)
+    inputs = float_onnx.random_inputs(source.inputs, 1, seed=5)
     got = answers(artifact, source, inputs)
     for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
         np.testing.assert_allclose(got[spec.name], want, atol=1e-4, err_msg=spec.name)

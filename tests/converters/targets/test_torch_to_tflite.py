@@ -9,7 +9,7 @@ import pytest
 
 from edgekit_converters.recipe.conversion_errors import MissingToolsError
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.targets import onnx_to_tf
 from edgekit_converters.targets import tflite_float as tflite
 from edgekit_converters.targets import tflite_float as torch_to_tflite
@@ -74,7 +74,7 @@ def test_one_build_gives_tflite_int8_of_a_pt2(pt2, tmp_path, edgekit):
         *("build", pt2, "--contract", tmp_path / "net.contract.toml", "--profile", "raspberry-pi-4"),
         *("--calibration", tmp_path / "calibration.npy", "--recipe", "tflite-int8", "--max-drop", "100%"),
         *("--repair-budget", "0", "--json"),
-    )  # behind the wall around strangers' models
+    )  # in the sandbox that opens untrusted models
     assert ran.code == 0, ran.out
     assert ran.json["bundles"][0]["recipe"] in ("tflite-int8", "tflite-int8-mixed")  # seeded weights may want a repair
     made = ran.json["candidates"][0]

@@ -6,10 +6,10 @@ import threading
 from concurrent.futures import CancelledError, wait
 
 import pytest
-from examples import examples
 from gated import LONG, Gate, assumed, blocked, results
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from edgekit_runtime.batching.batcher import Batcher
 from edgekit_runtime.system.errors import ClosedError
@@ -98,7 +98,7 @@ def test_an_error_in_an_inline_call_reaches_its_caller_and_frees_the_engine():
 
 def test_an_engine_that_returns_too_few_results_is_an_error_for_all():
     batcher = Batcher(lambda items: items[:-1], assumed(4))
-    with pytest.raises(RuntimeError, match="1 items went in, 0 results"):
+    with pytest.raises(RuntimeError, match="1 items in, 0 results"):
         batcher.submit(1).result(LONG)
     batcher.close()
 

@@ -13,11 +13,11 @@ from concurrent.futures import CancelledError, wait
 from time import perf_counter
 
 import pytest
-from examples import examples
 from gated import LONG, Gate, assumed
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from property_examples import examples
 
 from edgekit_runtime.batching.batcher import Batcher
 from edgekit_runtime.batching.costs import Costs

@@ -1,9 +1,8 @@
-"""Engines that hang, processes that fork, hands on Ctrl-C: every caller hears of it, and nobody else does."""
+"""Engines that hang, hands on Ctrl-C: every caller hears of it, and nobody else does."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import subprocess
 import sys
@@ -74,7 +73,7 @@ def test_callers_that_barge_are_freed_from_an_engine_that_hangs():
     for caller in callers:
         caller.start()
     assert gate.entered.acquire(timeout=LONG)
-    while len(batcher._gate.line) < 4:
+    while len(batcher.gate.line) < 4:
         pass
     batcher.abandon(HUNG)
     while len(told) < 4:
@@ -254,40 +253,6 @@ def test_a_caller_that_is_interrupted_while_it_waits_strands_nobody(when, monkey
         thread.join(LONG / 3)
         assert not thread.is_alive()
     assert batcher.close(LONG)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_is_refused_with_a_typed_error_and_the_parent_goes_on():
-    program = """
-import os, sys, threading
-sys.path[:0] = %r
-from gated import blocked, results
-gate, batcher, first = blocked()
-second = batcher.submit(2)
-read, write = os.pipe()
-child = os.fork()
-if not child:
-    said = []
-    for ask in (lambda: batcher.submit(3), lambda: batcher.call(3), lambda: second.result(20), \
-lambda: first.result(20)):
-        try:
-            said.append(repr(ask()))
-        except Exception as error:
-            said.append(type(error).__name__)
-    os.write(write, (" ".join(said) + f" {batcher.close(1.0)}").encode())
-    os._exit(0)
-os.close(write)
-print(os.read(read, 1000).decode())
-os.waitpid(child, 0)
-gate.open.set()
-print(results([first, second, batcher.submit(4)]), batcher.close())
-"""
-    ran = subprocess.run(
-        [sys.executable, "-c", program % [p for p in sys.path if p]], capture_output=True, text=True, timeout=LONG
-    )
-    assert ran.stdout.splitlines() == ["ForkedError ForkedError ForkedError ForkedError True", "[2, 4, 8] True"], (
-        ran.stderr
-    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")

@@ -64,7 +64,7 @@ def test_what_is_put_back_is_next():
     first, second = request(0), request(1)
     lanes.push(first)
     lanes.push(second)
-    lanes.put_back(lanes.pop())
+    lanes.push(lanes.pop(), back=True)
     assert drain(lanes) == [first, second]
 
 

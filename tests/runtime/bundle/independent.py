@@ -180,7 +180,10 @@ def words(value: Any, most: int) -> list[str]:
 
 
 def version(value: Any) -> None:
-    must(isinstance(value, str) and re.fullmatch(r"[!-~]|[!-~][ -~]{0,98}[!-~]", value), f"{value!r:.40} is no version")
+    must(
+        isinstance(value, str) and re.fullmatch(r"[!-~]|[!-~][ -~]{0,98}[!-~]", value),
+        f"{value!r:.40} is not a version",
+    )
 
 
 def name(value: Any) -> str:
@@ -229,11 +232,11 @@ def given(of: dict[str, Any], field: str, check_it: Any, *arguments: Any) -> Non
 
 
 def moment(value: Any) -> datetime:
-    must(isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value, re.ASCII), "no moment")
+    must(isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", value, re.ASCII), "not a UTC date")
     try:
         return datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError as error:
-        raise Refused("no moment") from error
+        raise Refused("not a UTC date") from error
 
 
 def tools(value: Any) -> None:
@@ -260,7 +263,7 @@ def check(m: dict[str, Any]) -> None:
     given(m, "licence", text, 1, 1000)
     given(m, "rollout_seq", whole)
     first, last = (moment(m[field]) if field in m else None for field in ("not_before", "expires"))
-    must(first is None or last is None or first < last, "expires before it may be used")
+    must(first is None or last is None or first < last, "expires before it becomes valid")
     for board in words(m.get("compatible", []), 256):
         name(board)
     for field in ("p50_ms", "p99_ms", "peak_mb"):

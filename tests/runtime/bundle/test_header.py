@@ -10,9 +10,9 @@ import struct
 
 import pytest
 import tiny
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from edgekit_runtime.bundle.header import MAGIC, MAX_HEADER_BYTES, header_needs, read_header
 from edgekit_runtime.bundle.reader import read_bundle

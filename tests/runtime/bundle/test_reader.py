@@ -7,9 +7,9 @@ import struct
 
 import pytest
 import tiny
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from edgekit.packaging.assemble import assemble
 from edgekit.packaging.writer import write_bundle
@@ -79,9 +79,7 @@ def test_a_damaged_blob_is_named_and_the_way_out_given(packed, tmp_path):
     good = bytearray(packed.read_bytes())
     good[good.find(b"TFL3") + 100] ^= 1
     (tmp_path / "x.ekb").write_bytes(bytes(good))
-    with pytest.raises(
-        IntegrityError, match=r"x\.ekb: blob [0-9a-f]{12} is not what was packed.*copy or build it again"
-    ):
+    with pytest.raises(IntegrityError, match=r"x\.ekb: blob [0-9a-f]{12} was changed.*copy or build it again"):
         read_bundle(tmp_path / "x.ekb")
 
 
@@ -158,73 +156,76 @@ def _encode(draft, changed):
     [
         (lambda m: m.update(format=2), "bundle format 2 is not 1"),
         (lambda m: m.pop("contract"), "'contract' is missing"),
-        (lambda m: m["artifacts"][0].update(bytes="many"), r"artifacts\[0\]\.bytes: 'many' is not a int"),
+        (lambda m: m["artifacts"][0].update(bytes="many"), r"artifacts\[0\]\.bytes: 'many' is not an int"),
         (lambda m: m["artifacts"][0].update(format="gguf"), "'gguf' is not one of tflite, onnx"),
         (lambda m: m["artifacts"][0].update(blob="f" * 64), "named but not listed"),
         (lambda m: m["artifacts"][0].update(role="batch"), "no artifact has the role 'primary'"),
-        (lambda m: m["blobs"][0].update(offset=64), "does not lie where it should"),
-        (lambda m: m["blobs"][-1].update(size=-1), r"does not lie where it should|ends inside"),
-        (lambda m: m["artifacts"][0].update(bytes=7), "is not as long as it says"),
+        (lambda m: m["blobs"][0].update(offset=64), "is not at its place"),
+        (lambda m: m["blobs"][-1].update(size=-1), r"is not at its place|ends inside"),
+        (lambda m: m["artifacts"][0].update(bytes=7), "differs from its declared length"),
         (lambda m: m["artifacts"][0]["inputs"][0].update(name="other"), "has other inputs than the contract"),
-        (lambda m: m["artifacts"][0]["inputs"][0].update(dtype="zz"), "'zz' is no dtype"),
+        (lambda m: m["artifacts"][0]["inputs"][0].update(dtype="zz"), "'zz' is not a dtype"),
         (lambda m: m["artifacts"][0]["inputs"][0].update(shape=[]), "has no batch axis"),
-        (lambda m: m["contract"]["inputs"][0].update(shape=[0, 8, 3]), "impossible form"),
+        (lambda m: m["contract"]["inputs"][0].update(shape=[0, 8, 3]), "impossible shape"),
         (lambda m: m["contract"]["inputs"][0].update(name="other"), "has other inputs than the contract"),
         (lambda m: m.update(golden=[]), "no golden example proves tflite-int8"),
         (lambda m: m["golden"].clear(), "no golden example proves tflite-int8"),
         (lambda m: [g.update(answers=[]) for g in m["golden"]], "no golden example proves tflite-int8"),
-        (lambda m: m["artifacts"][0].update(recipe="tflite-f32"), "an answer of 'tflite-int8', which is not there"),
+        (lambda m: m["artifacts"][0].update(recipe="tflite-f32"), "an answer of 'tflite-int8', which does not exist"),
         (lambda m: m["golden"][0]["dtypes"].clear(), "lacks an input"),
         (lambda m: m["golden"][0]["dtypes"].update(image="zz"), "unknown dtype"),
-        (lambda m: m["contract"]["inputs"][0].update(shape=[8, "8", 3]), r"shape\[1\]: '8' is not a int"),
+        (lambda m: m["contract"]["inputs"][0].update(shape=[8, "8", 3]), r"shape\[1\]: '8' is not an int"),
         (lambda m: m["artifacts"].append(m["artifacts"][0]), "several artifacts have the role 'primary'"),
-        (lambda m: m["artifacts"].append({**m["artifacts"][0], "role": "alternate"}), "two artifacts have one recipe"),
+        (
+            lambda m: m["artifacts"].append({**m["artifacts"][0], "role": "alternate"}),
+            "two artifacts have the same recipe",
+        ),
         (
             lambda m: m["artifacts"].extend({**m["artifacts"][0], "role": "degraded"} for _ in range(2)),
             "several artifacts have the role 'degraded'",
         ),
-        (lambda m: m["artifacts"][0].update(recipe="../x"), "is no name of a recipe"),
-        (lambda m: m["artifacts"][0].update(ops=["CONV_2D", "CONV_2D"]), "operators is there twice"),
+        (lambda m: m["artifacts"][0].update(recipe="../x"), "is not a name of a recipe"),
+        (lambda m: m["artifacts"][0].update(ops=["CONV_2D", "CONV_2D"]), "operators occurs twice"),
         (
             lambda m: m["artifacts"][0].update(ops=[f"OP{n}" for n in range(1025)]),
             "1,025 operators are more than 1,024",
         ),
         (lambda m: m["artifacts"][0]["outputs"][0]["quantization"].update(scale=0), "a scale that is not positive"),
-        (lambda m: m["artifacts"][0]["inputs"][0].update(shape=[1, 1 << 15, 1 << 15, 3]), "impossible form"),
+        (lambda m: m["artifacts"][0]["inputs"][0].update(shape=[1, 1 << 15, 1 << 15, 3]), "impossible shape"),
         (lambda m: m.update(artifacts=m["artifacts"] * 65), "65 artifacts are more than 64"),
         (lambda m: m.update(golden=m["golden"] * 33), "too many golden examples"),
         (lambda m: m.update(blobs=m["blobs"] * 2000), "blobs are more than 4,096"),
-        (lambda m: m["blobs"].append(m["blobs"][0]), "does not lie where it should"),
+        (lambda m: m["blobs"].append(m["blobs"][0]), "is not at its place"),
         (lambda m: m["blobs"][-1].update(size=2**53 - 1), "more than 2,147,483,648 bytes"),
-        (lambda m: m["blobs"][0].update(sha256="F" * 64), "no SHA-256 in lower-case hex"),
+        (lambda m: m["blobs"][0].update(sha256="F" * 64), "not a SHA-256 in lower-case hex"),
         (lambda m: m["golden"][0]["answers"][0]["tolerance"].update(steps=10**9), "1,000,000,000 steps proves nothing"),
         (lambda m: m["golden"][0]["answers"][0]["tolerance"].update(steps=-1), "proves nothing"),
         (lambda m: m["golden"][0]["answers"][0]["tolerance"].update(cosine=-1), "cosine -1 proves nothing"),
-        (lambda m: m["golden"][0]["answers"][0]["outputs"].update(probs=m["artifacts"][0]["blob"]), "another size"),
-        (lambda m: m["golden"][0]["inputs"].update(image=m["artifacts"][0]["blob"]), "'image' has another size"),
+        (lambda m: m["golden"][0]["answers"][0]["outputs"].update(probs=m["artifacts"][0]["blob"]), "differs in size"),
+        (lambda m: m["golden"][0]["inputs"].update(image=m["artifacts"][0]["blob"]), "'image' differs in size"),
         (lambda m: m["golden"][0]["answers"].append(m["golden"][0]["answers"][0]), "answers it twice"),
-        (lambda m: m.update(name="../../etc/cron.d/x"), "is no name of a bundle"),
-        (lambda m: m.update(name="x" * 101), "is no name of a bundle"),
-        (lambda m: m.update(model_id="0"), "model_id is no SHA-256"),
+        (lambda m: m.update(name="../../etc/cron.d/x"), "is not a name of a bundle"),
+        (lambda m: m.update(name="x" * 101), "is not a name of a bundle"),
+        (lambda m: m.update(model_id="0"), "model_id is not a SHA-256"),
         (lambda m: m.update(contract_digest="0" * 64), "contract_digest is not that of the contract"),
         (lambda m: m.update(rollout_seq=-1), "rollout_seq is negative"),
-        (lambda m: m.update(rollout_seq=float(2**53)), "is not a int"),
-        (lambda m: m.update(expires="2027-01-31"), "'2027-01-31' is no moment in UTC"),
+        (lambda m: m.update(rollout_seq=float(2**53)), "is not an int"),
+        (lambda m: m.update(expires="2027-01-31"), "'2027-01-31' is not a UTC date and time"),
         (
             lambda m: m.update(not_before="2027-01-31T00:00:00Z", expires="2027-01-31T00:00:00Z"),
-            "expires before it may be used",
+            "expires before it becomes valid",
         ),
-        (lambda m: m.update(compatible=["raspberry-pi-4", "raspberry-pi-4"]), "there twice"),
-        (lambda m: m.update(compatible=["a/b"]), "is no name of a profile"),
-        (lambda m: m.update(promise={"p99_ms": 0}), "a promise is no positive number"),
-        (lambda m: m.update(version="1\u200b"), "is no version: 1 to 100 characters of ASCII"),
-        (lambda m: m.update(version=" 1"), "is no version"),
+        (lambda m: m.update(compatible=["raspberry-pi-4", "raspberry-pi-4"]), "occurs twice"),
+        (lambda m: m.update(compatible=["a/b"]), "is not a name of a profile"),
+        (lambda m: m.update(promise={"p99_ms": 0}), "a promised figure is not positive"),
+        (lambda m: m.update(version="1\u200b"), "is not a version: 1 to 100 ASCII characters"),
+        (lambda m: m.update(version=" 1"), "is not a version"),
         (lambda m: m.update(licence="x" * 1001), "the licence has 1,001 characters"),
         (lambda m: m.update(licence=None), "None is not anything"),
-        (lambda m: m.update(min_runtime="soon"), "min_runtime 'soon' is no version"),
+        (lambda m: m.update(min_runtime="soon"), "min_runtime 'soon' is not a version"),
         (lambda m: m.update(min_runtime="0.2.0"), "needs edgekit 0.2.0 or newer, and this is 0.1.0"),
-        (lambda m: m.update(requires=["telepathy"]), "does not know: telepathy"),
-        (lambda m: m["target"].update(threads=0), "0 is no number of threads"),
+        (lambda m: m.update(requires=["telepathy"]), "reader lacks: telepathy"),
+        (lambda m: m["target"].update(threads=0), "0 is not a number of threads"),
         (lambda m: m["contract"]["inputs"][0]["image"].update(std=[1, 0, 1]), "a std is zero"),
         (lambda m: m["contract"].update(labels=["x"] * 100_001), "more than 100,000 labels"),
     ],

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import rfc8785
-from examples import examples
 from hostile.make_corpus import CORPUS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from refusing import has_code
 
 from edgekit_runtime import open_bundle
@@ -41,7 +41,7 @@ EXPECTED = {
     "0.1.0-signed": None,
     "0.1.0-encrypted": None,
     "future-unknown-keys": None,
-    "future-requires": "does not know: holograms",
+    "future-requires": "reader lacks: holograms",
     "future-min-runtime": "needs edgekit 9.0.0 or newer",
     "future-format": "bundle format 2 is not 1",
 }

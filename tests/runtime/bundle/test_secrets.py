@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from refusing import has_code
 
 from edgekit_runtime.bundle.secrets import Secret, find_secret, load_secret, opened_with, parse_source
@@ -87,11 +87,11 @@ def lines(count: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"", "no key in it"),
-        (b"# nothing but a remark\n", "no key in it"),
+        (b"", "contains no key"),
+        (b"# nothing but a remark\n", "contains no key"),
         (KEY[:16].hex().encode(), "128 bits; a key has 256"),
         (KEY + b"!", "33 bytes"),
-        (os.urandom(64), "64 bytes that are no text"),
+        (os.urandom(64), "64 bytes that are not text"),
         (b"correct horse battery staple", "neither hex digits nor base64"),
         (b"this one is of thirty-two bytes.", "neither hex digits nor base64"),
         (b"this-one-is-of-thirty-two-bytes_", "192 bits"),
@@ -115,7 +115,7 @@ def test_what_is_no_key_is_refused_in_words_that_do_not_repeat_it(content: bytes
 @pytest.mark.parametrize("prefix", ["", "file:", "env:", "cmd:"])
 @pytest.mark.parametrize("key", [KEY.hex(), base64.b64encode(bytes(range(31)) + b"\0").decode(), KEY.hex().upper()])
 def test_a_key_where_its_place_is_asked_for_is_refused_and_not_repeated(prefix: str, key: str):
-    with pytest.raises(SecretError, match="a key itself", check=has_code("secret-format")) as caught:
+    with pytest.raises(SecretError, match="a key, not its source", check=has_code("secret-format")) as caught:
         parse_source(prefix + key)
     assert key not in str(caught.value)
 
@@ -136,7 +136,7 @@ def test_what_names_no_place_is_refused(source: str):
         ("file:{folder}/pipe", "not a regular file"),
         ("file:/dev/zero", "not a regular file"),
         ("file:~nobody-of-this-name/key", "No such file"),
-        ("env:NOT_SET_ANYWHERE", "no such variable"),
+        ("env:NOT_SET_ANYWHERE", "variable is not set"),
         ("cmd:no-such-program-here", "cannot be run: No such file"),
         ("cmd:false", r"failed \(exit code 1\)"),
         ("cmd:sh -c 'kill -9 $$'", r"failed \(exit code -9\)"),
@@ -178,7 +178,7 @@ def test_a_command_that_prints_without_end_is_ended():
 
 @posix
 def test_a_command_is_told_nothing_on_its_standard_input():
-    with pytest.raises(SecretError, match="no key in it", check=has_code("secret-format")):
+    with pytest.raises(SecretError, match="contains no key", check=has_code("secret-format")):
         load_secret("cmd:cat", limit_s=20)
 
 
@@ -232,7 +232,7 @@ def test_who_names_no_place_gets_the_first_there_is(tmp_path: Path, key_file):
 
 
 def test_a_key_in_the_variable_that_names_its_place_is_refused():
-    with pytest.raises(SecretError, match="a key itself", check=has_code("secret-format")):
+    with pytest.raises(SecretError, match="a key, not its source", check=has_code("secret-format")):
         find_secret({"EDGEKIT_SECRET": KEY.hex()})
 
 

@@ -93,7 +93,7 @@ def test_for_such_a_key_a_signature_exists_that_holds_for_every_message():
 @pytest.mark.parametrize("y", [FIELD, FIELD + 1, FIELD + 18, 2**255 - 1])
 def test_a_second_encoding_of_a_point_is_no_key(y):
     """S3"""
-    assert "not the canonical one" in weakness(y.to_bytes(32, "little"))
+    assert "not canonical" in weakness(y.to_bytes(32, "little"))
 
 
 def test_keys_that_people_make_are_keys():

@@ -150,7 +150,7 @@ def test_names_of_keys_are_shown_and_of_strangers_the_start_of_their_keyid():
         store().check(MANIFEST, good("mallory"), NOW)
     with pytest.raises(
         SignatureError,
-        match=rf"bea \({rooted.keyid('bea')[:8]}\) alone, and 2 of 3",
+        match=rf"bea \({rooted.keyid('bea')[:8]}\) only, and 2 of 3",
         check=has_code("too-few-signatures"),
     ):
         store(needed=2).check(MANIFEST, good("bea"), NOW)

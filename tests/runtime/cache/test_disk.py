@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_runtime.cache.disk import DiskCache
-from edgekit_runtime.cache.disk_file import AnswerFile
-from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache import disk as disk_module
+from edgekit_runtime.cache.disk import AnswerFile, DiskCache
 from edgekit_runtime.cache.memory_tier import MISS, PLAUSIBLE_S, Moment
+from edgekit_runtime.cache.stored_answers import KeptForm
+from edgekit_runtime.system.database import trouble_of
 from edgekit_runtime.system.errors import CacheFileError
 
 MB = 1 << 20
@@ -179,14 +180,14 @@ def test_a_full_disk_drops_the_file_halves_the_bound_and_goes_on(path):
     for number in range(200):
         disk.put(key(number), outputs(number))
     assert disk.sync()
-    full = disk._medium.file._writer  # SQLite says the same of a full medium as of a full file
+    full = disk._file._writer  # SQLite says the same of a full medium as of a full file
     full.execute(f"PRAGMA max_page_count = {full.execute('PRAGMA page_count').fetchone()[0]}")
     for number in range(200, 400):
         disk.put(key(number), outputs(number))
     assert disk.sync()
     assert disk.stats().rebuilt == 1
     assert disk.get(key(399))["probs"][0] == 399
-    assert disk._medium.max_bytes < 2 * MB
+    assert disk._file.max_bytes < 2 * MB
     disk.close()
     assert there(path, 399)
 
@@ -195,7 +196,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(path):
     path.parent.mkdir()
     run_sql(path, "CREATE TABLE accounts (name TEXT)")
     before = path.read_bytes()
-    with pytest.raises(CacheFileError, match="no file of answers"):
+    with pytest.raises(CacheFileError, match="not an edgekit answer cache"):
         DiskCache(path, KeptForm(b"model"))
     assert path.read_bytes() == before
 
@@ -212,7 +213,7 @@ FOREIGN = {
 def test_what_is_somebody_elses_is_refused_and_left_alone(path, name):
     path.parent.mkdir()
     path.write_bytes(FOREIGN[name])
-    with pytest.raises(CacheFileError, match="no file of answers"):
+    with pytest.raises(CacheFileError, match="not an edgekit answer cache"):
         DiskCache(path, KeptForm(b"model"))
     assert [file.name for file in path.parent.iterdir()] == ["answers.db"]
     assert path.read_bytes() == FOREIGN[name]
@@ -265,7 +266,7 @@ def test_a_file_that_cannot_be_written_is_read():
     code = """
         import json, os, sqlite3, sys, urllib.parse
         from edgekit_runtime.cache.disk import DiskCache
-        from edgekit_runtime.cache.kept import KeptForm
+        from edgekit_runtime.cache.stored_answers import KeptForm
         if os.getuid() == 0:
             # what is imported later may lie where nobody can read
             warm = DiskCache(sys.argv[1] + ".other", KeptForm(b"model"))
@@ -311,7 +312,7 @@ def held(path):
     """The file with two answers of a model that is open, and another process that writes to it and does not end."""
     fill(path, [1, 2])
     disk = DiskCache(path, KeptForm(b"model"))
-    disk._medium.file._writer.execute("PRAGMA busy_timeout = 0")  # or each try takes its two seconds
+    disk._file._writer.execute("PRAGMA busy_timeout = 0")  # or each try takes its two seconds
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     disk.flush()
@@ -362,7 +363,7 @@ def test_what_is_put_after_a_flush_outlives_it(path, monkeypatch):
 
 def test_a_flush_that_never_reached_the_file_is_told_at_the_end(path, held):
     disk, _ = held
-    with pytest.warns(RuntimeWarning, match=r"answers.db: what was flushed is still in the file \(busy\)"):
+    with pytest.warns(RuntimeWarning, match=r"answers.db: flushed answers are still stored \(busy\)"):
         disk.close()
 
 
@@ -371,7 +372,7 @@ def test_two_processes_share_one_file(path):
         import sys
         import numpy as np
         from edgekit_runtime.cache.disk import DiskCache
-        from edgekit_runtime.cache.kept import KeptForm
+        from edgekit_runtime.cache.stored_answers import KeptForm
         first = int(sys.argv[2])
         disk = DiskCache(sys.argv[1], KeptForm(b"model"), batch_s=0.01)
         for number in range(first, first + 300):
@@ -392,7 +393,7 @@ def test_a_process_that_ends_without_closing_loses_nothing(path):
     code = """
         import sys
         from edgekit_runtime.cache.disk import DiskCache
-        from edgekit_runtime.cache.kept import KeptForm
+        from edgekit_runtime.cache.stored_answers import KeptForm
         DiskCache(sys.argv[1], KeptForm(b"model")).put((1).to_bytes(32, "big"), {})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=True, timeout=60)
@@ -406,7 +407,7 @@ def test_a_process_that_is_killed_while_it_writes_costs_its_last_seconds_only(pa
         import sys
         import numpy as np
         from edgekit_runtime.cache.disk import DiskCache
-        from edgekit_runtime.cache.kept import KeptForm
+        from edgekit_runtime.cache.stored_answers import KeptForm
         disk = DiskCache(sys.argv[1], KeptForm(b"model"), max_bytes=2 << 20, batch_s=0.0)
         number = 0
         while True:
@@ -523,7 +524,7 @@ def test_a_clock_that_jumps_or_starts_in_1970_never_revives_an_old_answer(path, 
     fill(path, [1], ttl_s=60, now=lambda: BORN)
     now, good = READ[name]
     disk = DiskCache(path, KeptForm(b"model"), ttl_s=60, now=lambda: now)
-    assert (disk.get(key(1)) is not MISS) == good == disk.has(key(1))
+    assert (disk.get(key(1)) is not MISS) == good
     assert disk.stale(key(1)) is not MISS
     disk.close()
 
@@ -549,3 +550,50 @@ def test_a_child_of_a_fork_leaves_the_file_alone(path):
 def test_a_bound_too_small_for_a_database_is_the_callers_bug(path):
     with pytest.raises(ValueError, match="max_bytes"):
         DiskCache(path, KeptForm(b"model"), max_bytes=1000)
+
+
+def test_a_medium_that_is_read_only_is_read_again_after_one_error(path, monkeypatch):
+    fill(path, [1])
+    real, now = os.access, [0.0]
+    monkeypatch.setattr(os, "access", lambda place, mode: mode != os.W_OK and real(place, mode))
+    disk = DiskCache(path, KeptForm(b"model"), clock=lambda: now[0])
+    assert disk.get(key(1))["probs"][0] == 1
+    disk._file._broken = sqlite3.OperationalError("unable to open database file")
+    assert disk.get(key(1)) is MISS
+    for number in (2, 3):  # the first closes the file, a later one opens it again
+        disk.put(key(number), outputs(number))
+        disk.sync()
+        now[0] += 3600.0
+    assert disk.get(key(1))["probs"][0] == 1
+    disk.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        (sqlite3.OperationalError("database is locked"), "busy"),
+        (sqlite3.OperationalError("database schema is locked: main"), "busy"),
+        (sqlite3.OperationalError("database or disk is full"), "full"),
+        (sqlite3.OperationalError("interrupted"), "cannot-be-written"),
+        (sqlite3.DatabaseError("not authorized"), "cannot-be-written"),
+        (sqlite3.DataError("string or blob too big"), "cannot-be-written"),
+        (sqlite3.ProgrammingError("Cannot operate on a closed database."), "cannot-be-written"),
+        (sqlite3.OperationalError("disk I/O error"), "damaged"),
+        (sqlite3.DatabaseError("database disk image is malformed"), "damaged"),
+    ],
+    ids=str,
+)
+def test_only_what_says_something_of_the_file_counts_as_damage(error, trouble):
+    assert trouble_of(error) == trouble
+
+
+def test_keys_whose_hashes_are_equal_take_each_other_s_place(path, monkeypatch):
+    monkeypatch.setattr(disk_module, "_hash", lambda key: 7)
+    disk = DiskCache(path, KeptForm(b"model"))
+    disk.put(key(1), outputs(1))
+    disk.put(key(2), outputs(2))
+    disk.sync()
+    assert disk.get(key(1)) is MISS
+    assert disk.get(key(2))["probs"][0] == 2
+    assert disk.stats().rebuilt == 0
+    disk.close()

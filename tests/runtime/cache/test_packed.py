@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
-from edgekit_runtime.cache.kept import KeptForm, PackError
 from edgekit_runtime.cache.memory_tier import Moment
+from edgekit_runtime.cache.stored_answers import KeptForm, PackError
 
 KEY, BORN, FORM = b"key", Moment(1.8e9, 12.5, 7), KeptForm(b"model")
 DTYPES = ["<f4", "<f2", ">f8", "<i8", "|u1", "|b1", "<c8"]
@@ -72,5 +72,5 @@ def test_what_has_no_such_form_is_refused(value):
 
 
 def test_arrays_lie_where_fast_code_wants_them():
-    got = FORM.unpack(KEY, FORM.pack(KEY, {"a": np.zeros(3, np.uint8), "b": np.ones(5, np.float64)}, BORN))
-    assert got.outputs["b"].flags.aligned
+    got, _ = FORM.unpack(KEY, FORM.pack(KEY, {"a": np.zeros(3, np.uint8), "b": np.ones(5, np.float64)}, BORN))
+    assert got["b"].flags.aligned

@@ -11,9 +11,9 @@ import tiny
 from redis_server import RedisServer
 
 from edgekit_runtime import CacheOptions, open_bundle
-from edgekit_runtime.cache.kept import KeptForm
 from edgekit_runtime.cache.memory_tier import MISS
 from edgekit_runtime.cache.shared import READERS
+from edgekit_runtime.cache.stored_answers import KeptForm
 from edgekit_runtime.system.errors import OptionError
 
 LONG = 30.0
@@ -196,12 +196,18 @@ def test_a_flush_that_the_server_did_not_hear_still_holds(make, tmp_path):
         assert one.get(b"k") is MISS
         assert one.put(b"k", outputs()) is False
         own.go_on()
-        until = 300
-        while one._clearing and until:
-            one.sync()
-            until -= 1
-        assert not one._clearing
+        assert one.sync()
         assert one.get(b"k") is MISS
+
+
+def test_a_lookup_that_meets_the_end_of_its_model_is_a_miss(make):
+    one = make(b"closing")
+    one.put(b"k", outputs())
+    assert one.sync()
+    one.close()
+    assert one.get(b"k") is MISS
+    assert one._read(b"k", note=True) is None  # it had looked just before the end
+    assert one.put(b"k", outputs()) is False
 
 
 def test_two_models_answer_from_each_others_work(server, tmp_path):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from edgekit_runtime.cache.disk import DiskCache
-from edgekit_runtime.cache.kept import KeptForm
-from edgekit_runtime.cache.memory_tier import MemoryCache
+from edgekit_runtime.cache.memory_tier import MISS, MemoryCache
 from edgekit_runtime.cache.similar import Semantic, Similar
+from edgekit_runtime.cache.stored_answers import KeptForm
 from edgekit_runtime.cache.tiered import Cache
 
 OUTPUTS = {"y": np.arange(4, dtype=np.float32)}
@@ -102,7 +102,7 @@ def test_an_answer_cheaper_than_a_read_is_not_written(disk):
     cache.store(key(1), OUTPUTS, cost_ms=0.01)
     cache.store(key(2), OUTPUTS, cost_ms=50.0)
     assert on_disk.sync()
-    assert (on_disk.has(key(1)), on_disk.has(key(2))) == (False, True)
+    assert (on_disk.stale(key(1)) is not MISS, on_disk.stale(key(2)) is not MISS) == (False, True)
 
 
 def test_while_the_disk_finds_nothing_only_what_is_asked_for_twice_is_written(disk):
@@ -119,7 +119,7 @@ def test_while_the_disk_finds_nothing_only_what_is_asked_for_twice_is_written(di
     cache.lookup(key(9999))
     on_disk.sync()
     assert on_disk.stats().written == before + 1
-    assert on_disk.has(key(9999))
+    assert on_disk.stale(key(9999)) is not MISS
 
 
 def test_a_disk_slower_than_what_is_left_is_not_asked(disk):
@@ -138,7 +138,7 @@ def test_without_hits_it_stops_looking_and_says_so():
     cache = Cache(memory(), clock=clock)
     looked = 0
     for number in range(5000):
-        if cache.pays(clock.now):
+        if cache.worth.pays(clock.now):
             looked += 1
             cache.lookup(key(number), hash_s=4e-6)
             cache.store(key(number), OUTPUTS, 0.012)
@@ -157,13 +157,44 @@ def test_what_is_asked_for_twice_is_computed_once_however_many_misses_lie_betwee
     clock, computed = Clock(step=5e-6), 0
     cache = Cache(MemoryCache(64 << 20), clock=clock)
     for number in [*range(pictures), *range(pictures)]:
-        made = key(number) if cache.pays(clock.now) else None
+        made = key(number) if cache.worth.pays(clock.now) else None
         if made is None or cache.lookup(made, hash_s=35e-6) is None:
             computed += 1
             clock.now += 5e-3
             cache.store(made, OUTPUTS, 5.0)
     assert computed == pictures
     assert cache.stats().worth.stops == 0
+
+
+class SlowDisk:
+    """A disk that has nothing, takes long to say so, and as long to take an answer in."""
+
+    tier = "disk"
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def find(self, key):
+        self._clock.now += 2e-3
+        return MISS
+
+    def put(self, key, outputs):
+        self._clock.now += 2e-3
+
+
+def test_a_slow_disk_never_ends_the_looking_in_memory():
+    """300 pictures asked for twice, 16 ms each: those of the second time are all in memory."""
+    clock, sources = Clock(step=1e-6), []
+    cache = Cache(memory(), disk=SlowDisk(clock), clock=clock)
+    for number in [*range(300), *range(300)]:
+        made = key(number) if cache.worth.pays(clock.now) else None
+        hit = cache.lookup(made, hash_s=15e-6) if made is not None else None
+        sources.append(None if hit is None else hit.tier)
+        if hit is None:
+            clock.now += 16e-3
+            cache.store(made, OUTPUTS, 16.0)
+    assert sources == [None] * 300 + ["memory"] * 300
+    assert not cache._disk_worth.stats().looking  # it was not worth it
 
 
 def test_without_an_exact_tier_nothing_is_hashed():

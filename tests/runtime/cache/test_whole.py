@@ -59,7 +59,7 @@ def test_a_database_of_something_else_is_refused_before_anything_is_answered(bun
     connection = sqlite3.connect(tmp_path / "accounts.db")
     connection.execute("CREATE TABLE accounts (name TEXT)")
     connection.close()
-    with pytest.raises(CacheFileError, match=r"accounts\.db: this is no file of answers"):
+    with pytest.raises(CacheFileError, match=r"accounts\.db: not an edgekit answer cache"):
         open_bundle(bundle, cache=CacheOptions(disk=tmp_path / "accounts.db"))
 
 

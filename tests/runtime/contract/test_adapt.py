@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.pixels import quantize
@@ -135,6 +135,31 @@ def test_every_pixel_of_every_channel_is_quantized_as_a_float_would_be(mean, std
     found = Adapter(contract, spec)(every)[0]
     np.testing.assert_array_equal(found, wanted.transpose(2, 0, 1) if layout == "NCHW" else wanted)
     assert found.dtype == np.dtype(dtype)
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(st.floats(width=32), min_size=6, max_size=6),
+    st.sampled_from([0.0, 1e-3, 1.0, 300.0]),
+    st.floats(0.001, 3),
+    st.integers(-128, 127),
+    st.sampled_from(["int8", "int16"]),
+)
+def test_the_shortcut_of_floats_quantizes_as_ever_and_passes_on_what_is_no_number(
+    drawn, spread, scale, zero_point, dtype
+):
+    """Within the range that needs no clipping, at its ends, and far beyond."""
+    quantization, limits = Quantization(scale, zero_point), np.iinfo(dtype)
+    ends = [(end - zero_point) * scale for end in (limits.min, limits.max)]
+    real = np.array([*drawn, *ends], np.float32) if spread == 0.0 else spread * np.linspace(*ends, 8, dtype=np.float32)
+    adapter = Adapter(InputContract("x", (8,), "float32"), TensorSpec("x", "x", dtype, (1, 8), None, quantization))
+    with np.errstate(over="ignore"):
+        found = adapter.shortcuts(())[np.dtype(np.float32)](real)
+        if np.isfinite(real).all():
+            steps = np.rint(real / np.float32(scale)) + zero_point  # the definition, step by step
+            np.testing.assert_array_equal(found[0], np.clip(steps, limits.min, limits.max).astype(dtype))
+        else:
+            assert found is None
 
 
 @pytest.mark.parametrize("side", [1, 7, 97, 224])

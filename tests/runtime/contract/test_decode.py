@@ -123,7 +123,7 @@ def test_channels_first_is_turned():
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (b"", "not an image that can be decoded"),
+        (b"", "is empty: no byte of a picture arrived"),
         (b"GIF89a but not really", "not an image that can be decoded"),
         (encoded(Image.new("RGB", (64, 64)))[:60], "not an image that can be decoded"),
         (np.zeros((5, 5, 3), np.float32), r"float32 array of shape \[5, 5, 3\] does not fit"),
@@ -226,7 +226,7 @@ def test_a_camera_frame_with_alpha_has_the_cameras_order_too():
 @pytest.mark.parametrize(
     ("picture", "why"),
     [
-        (Image.new("RGB", (0, 0)), "is no picture"),
+        (Image.new("RGB", (0, 0)), "is not a picture"),
         (Image.new("F", (4, 4), 0.5), "mode F has no fixed range"),
         (Image.new("I", (4, 4), 200), "mode I has no fixed range"),
     ],
@@ -264,5 +264,5 @@ def test_decoding_in_threads_leaves_the_applications_warnings_alone():
 
 def test_encoded_bytes_for_an_input_that_is_no_image_are_told_so(tmp_path):
     (tmp_path / "cat.png").write_bytes(encoded(RED))
-    with pytest.raises(InputError, match=r"this input is no image"):
+    with pytest.raises(InputError, match=r"this input is not an image"):
         TENSOR(EncodedImage.read(tmp_path / "cat.png"))

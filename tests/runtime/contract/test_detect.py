@@ -214,7 +214,7 @@ NONSENSE = {
     "no scores": (replace(APART, scores=None), "scores", "is missing"),
     "another number of scores": (replace(APART, scores="other"), "scores", "no score for each of the 3 boxes"),
     "another number of classes": (replace(APART, scores="one", classes="other"), "classes", "no class for each"),
-    "a box of no size": (replace(APART, span=(0.0, 1.0)), "unit", "is no size"),
+    "a box of no size": (replace(APART, span=(0.0, 1.0)), "unit", "is not a size"),
     "a percentage": (replace(APART, score_threshold=25.0), "score_threshold", "25 is not from 0 to 1"),
     "no box at all": (replace(APART, max_boxes=0), "max_boxes", "less than one box"),
     "softmax of one": (replace(APART, scores="one", classes="one", activation="softmax"), "activation",
@@ -235,7 +235,7 @@ def test_what_contradicts_the_outputs_is_named(case):
 def test_a_picture_is_needed():
     outputs = {"boxes": CORNERS, "scores": SCORES}
     blind = replace(contract(APART, outputs), inputs=(InputContract("x", (4,), "float32"),))
-    assert nonsense(blind).what == "boxes are of a picture, and no input is one"
+    assert nonsense(blind).what == "boxes need a picture, and no input is one"
 
 
 def test_classes_are_counted_where_the_outputs_say_how_many():

@@ -7,9 +7,9 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.frame import Frame, FrameFormat, to_rgb
@@ -249,7 +249,7 @@ REFUSED = {
     "a stride below the width": ({"width": 12, "height": 8, "stride": 10}, "10 bytes a row"),
     "an odd stride": ({"width": 12, "height": 8, "stride": 13}, "13 bytes a row"),
     "fewer rows than the picture": ({"width": 12, "height": 8, "rows": 6}, "6 rows do not hold"),
-    "negative": ({"width": -12, "height": 8}, "-12 x 8 is no picture"),
+    "negative": ({"width": -12, "height": 8}, "-12 x 8 is not a picture"),
 }
 
 
@@ -267,9 +267,9 @@ def test_sizes_that_cannot_be_are_refused_where_the_frame_is_made(case):
         (np.zeros((8, 12, 4), np.uint8), "bgr", "not bgr of 12 x 8"),
         (np.zeros((8, 12, 3), np.float32), "bgr", "float32"),
         (np.zeros((8, 12, 3), np.int8), "rgb", "int8"),
-        (np.zeros(144, np.uint16), "nv12", "array of uint16 is no buffer"),
-        ("a string", "nv12", "a str is no buffer"),
-        (object(), "i420", "a object is no buffer"),
+        (np.zeros(144, np.uint16), "nv12", "array of uint16 is not a buffer"),
+        ("a string", "nv12", "a str is not a buffer"),
+        (object(), "i420", "a object is not a buffer"),
     ],
 )
 def test_data_of_another_kind_is_refused(data, kind, why):
@@ -303,7 +303,7 @@ def test_a_format_that_does_not_exist_is_a_mistake_in_the_code():
 
 
 def test_a_frame_for_an_input_that_is_no_image_is_told_so():
-    with pytest.raises(InputError, match="this input is no image"):
+    with pytest.raises(InputError, match="this input is not an image"):
         Decoder(InputContract("x", (3,), "float32"))(Frame(PIXELS, "rgb"))
 
 

@@ -65,8 +65,8 @@ def test_an_array_of_numbers_is_a_view_of_the_callers_memory():
 
 REFUSED = {
     "masked": (lambda: np.ma.masked_less(PIXELS, 9), "a masked array has no values where it is masked.*filled"),
-    "an open file": (lambda: io.BufferedReader(io.BytesIO(b"x")), r"an open file is no input.*file\.read\(\)"),
-    "a text file": (lambda: io.StringIO("x"), "an open file is no input"),
+    "an open file": (lambda: io.BufferedReader(io.BytesIO(b"x")), r"an open file is not an input.*file\.read\(\)"),
+    "a text file": (lambda: io.StringIO("x"), "an open file is not an input"),
 }
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from property_examples import examples
 
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.picture import MAX_PIXELS
@@ -246,7 +246,7 @@ def test_a_truncated_file_is_one_clear_error(kind, share, tmp_path):
     data = encoded(Image.effect_noise((400, 300), 80).convert("RGB"), kind)
     (tmp_path / "cut").write_bytes(data[: int(len(data) * share)])
     for size in ((6, 4), (200, 100)):  # decoded small, and whole
-        with pytest.raises(InputError, match=r"cut: not an image that can be decoded \(\w+\)\. Pass a complete"):
+        with pytest.raises(InputError, match=r"cut: not an image that can be decoded(: [\w (),.]+)?\. Pass a complete"):
             decoder(*size)(tmp_path / "cut")
 
 

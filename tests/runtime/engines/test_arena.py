@@ -7,9 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from edgekit_runtime.engines.arena import Arena, frame, layout_of, read_frame
 

@@ -51,10 +51,10 @@ def test_an_engine_runs_with_a_delegate_and_says_so(libraries, name):
     [
         ("absent", "", "cannot be loaded: .*absent.so"),
         ("text", "", "cannot be loaded: .*text.so"),
-        ("other", "", "no TFLite delegate: it has no tflite_plugin_create_delegate"),
+        ("other", "", "not a TFLite delegate: it lacks tflite_plugin_create_delegate"),
         ("delegate", ",mode=missing", "refuses to start: no accelerator is plugged in"),
         ("delegate", ",mode=refuse", "refuses the artifact"),
-        ("delegate", ",mode", "'mode' is no option"),
+        ("delegate", ",mode", "'mode' is not an option"),
     ],
 )
 def test_a_delegate_that_does_not_load_is_a_reason(libraries, library, options, why):

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 
 import pytest
 import tiny
 
 from edgekit_runtime.engines import cuda
-from edgekit_runtime.engines.registry import EngineSetup, available, load_with
+from edgekit_runtime.engines.registry import ENGINES, EngineSetup, available, load_with
 from edgekit_runtime.system.errors import EngineError
 
 
 @pytest.fixture(autouse=True)
-def _gpu(monkeypatch):
-    """A GPU that is only said to be there; and every package is installed."""
+def _gpu(monkeypatch, tmp_path_factory):
+    """A GPU that is only said to be there; and every package is installed, by its metadata."""
     monkeypatch.setattr(cuda, "gpu", lambda: cuda.Gpu("said to be there", (9, 0), "13.0"))
-    # Not a function of the registry: a module that is imported first in here would keep the stand-in.
-    monkeypatch.setattr(importlib.metadata, "version", lambda distribution: "9.9")
+    installed = tmp_path_factory.mktemp("installed")
+    for kind in ENGINES.values():
+        (installed / f"{kind.distribution.replace('-', '_')}-9.9.dist-info").mkdir()
+    monkeypatch.syspath_prepend(installed)
 
 
 @pytest.mark.parametrize(

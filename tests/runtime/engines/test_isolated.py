@@ -136,7 +136,7 @@ def test_one_that_dies_again_and_again_is_not_started_for_ever():
                 host._running()
                 stop(host)
                 engine.run(given(engine))
-        with pytest.raises(EngineError, match="not started again"):
+        with pytest.raises(EngineError, match="not be restarted"):
             engine.run(given(engine))
     finally:
         host.close()

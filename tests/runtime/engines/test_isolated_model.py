@@ -54,7 +54,7 @@ def test_one_that_is_not_started_again_is_not_healthy(model):
     health = model.health()
     assert (health.state, health.ok) == ("dead", False)
     assert "died 5 times in a row" in health.reason
-    with pytest.raises(EngineError, match="not started again"):
+    with pytest.raises(EngineError, match="not be restarted"):
         model.predict(tiny.RED)
     (line,) = [one for one in model.metrics_text().splitlines() if one.startswith("edgekit_healthy{")]
     assert line.endswith(" 0")

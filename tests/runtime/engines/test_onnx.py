@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ import pytest
 import tiny
 from linear import onnx_bytes
 
+from edgekit_runtime.engines.onnxruntime import session_options
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.system.children import python_code
+from edgekit_runtime.system.errors import EngineError
 
 pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
 
@@ -95,3 +99,25 @@ def test_a_user_who_set_the_variable_keeps_it():
     environ = {**os.environ, "ORT_DISABLE_TELEMETRY": "0"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
+
+
+def test_the_threads_of_every_session_sleep_between_two_requests():
+    options = session_options(pytest.importorskip("onnxruntime"), 2)
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+def test_a_run_that_fails_is_one_error_and_nothing_beside_it_on_stderr(capfd):
+    onnx = pytest.importorskip("onnx")
+    sides = onnx.numpy_helper.from_array(np.array([-1, 5]), "sides")
+    tensor = partial(onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Reshape", ["x", "sides"], ["y"])], "g", [tensor("x", shape=["N", 3])],
+        [tensor("y", shape=["M", 5])], [sides],
+    )  # fmt: skip
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    with (
+        load_engine("onnx", made.SerializeToString(), engine="onnxruntime") as engine,
+        pytest.raises(EngineError, match=r"the inference failed: .*Reshape"),
+    ):
+        engine.run([np.zeros((1, 3), np.float32)])
+    assert capfd.readouterr().err == ""

@@ -17,7 +17,11 @@ from edgekit_runtime.system.errors import EngineError
 
 pytestmark = pytest.mark.skipif("openvino" not in available(), reason="openvino is not installed: make test-openvino")
 with_litert = pytest.mark.skipif("litert" not in available(), reason="it is compared with LiteRT")
-FILES = sorted(path.name for path in tiny.MODELS.glob("*.tflite") if path.name != "memory_inside_f32.tflite")
+MISREAD = "rows_int8.tflite"
+"""OpenVINO 2026 gives one answer to every input of this network of dense layers alone."""
+FILES = sorted(
+    path.name for path in tiny.MODELS.glob("*.tflite") if path.name not in ("memory_inside_f32.tflite", MISREAD)
+)
 
 
 def load(form, data, **setup):

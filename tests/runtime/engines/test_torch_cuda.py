@@ -38,7 +38,7 @@ def _torchvision():
 
 
 def load(data):
-    return ours.TorchEngine(torch, INFO, data, device="cpu")
+    return ours.TorchEngine(torch, INFO, "onnx", data, EngineSetup(), device="cpu")
 
 
 def network(kind="FLOAT", shape=("N", 3, 8, 8)):
@@ -105,7 +105,7 @@ def test_a_captured_size_is_captured_once():
 
 
 def test_a_free_axis_that_is_not_the_batch_is_refused():
-    with pytest.raises(EngineError, match="the axes of 'x' are free"):
+    with pytest.raises(EngineError, match="'x' has free axes"):
         load(network(shape=("N", 3, "H", 8)))
 
 

@@ -108,16 +108,6 @@ def test_an_error_is_raised_and_the_next_batch_runs(fixed):
     assert doubled(engine.run_batch(items(4))) == [2, 4, 6, 8]
 
 
-def test_a_dropped_variant_is_closed_and_its_items_run_in_smaller_ones(fixed):
-    engine, engines = fixed
-    engine.drop(8)
-    assert engines[8].closed
-    assert engine.sizes == (1, 2, 4)
-    assert doubled(engine.run_batch(items(8))) == [2 * (n + 1) for n in range(8)]
-    with pytest.raises(ValueError, match="single item"):
-        engine.drop(1)
-
-
 def test_closing_closes_all(fixed):
     engine, engines = fixed
     engine.close()

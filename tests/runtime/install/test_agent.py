@@ -15,13 +15,13 @@ from downloads import Script, serving
 from installed import BOARD, QUICK, Maker, current, events, new_key
 from mosquitto import Mosquitto
 
-from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.install import DownloadLimits, FetchOptions, InstallOptions, status
 from edgekit_runtime.install import agent as loop
 from edgekit_runtime.install.agent import Agent, AgentOptions
 from edgekit_runtime.install.orders import MOST_ORDERS, Order, parse_report
-from edgekit_runtime.telemetry.link import Broker, Handlers, Link
+from edgekit_runtime.telemetry.link import Broker, Link
 
 pytest.importorskip("paho.mqtt")
 DEVICE = "porch-1"
@@ -44,7 +44,7 @@ class Desk:
 
     def __init__(self, url):
         self.reports, self._stop = [], threading.Event()
-        self._link = Link(Broker.parse(url), "desk", Handlers(lambda: None, self._heard), ("ek/v1/+/rep",))
+        self._link = Link(Broker.parse(url), "desk", ("ek/v1/+/rep",), message=self._heard)
         self._out = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -309,7 +309,9 @@ agent.run(threading.Event())
 
 
 def test_a_kill_at_any_time_costs_a_repetition_at_most(made, key, broker, desk, root):
-    """It is killed in the first tenths of a second of each life, until it has come to an end all the same."""
+    """It is killed early in each life, until it has come to an end all the same. Each lives longer than the one before
+    it by more than half: however slow the machine is, no self-test is cut three times.
+    """
     one, two = (made(v, key=key[0], terms=BundleTerms(rollout_seq=int(v))) for v in ("1", "2"))
     command = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n" + AGENT, broker.url, root, key[1]]
     with serving(Script(one.read_bytes())) as a, serving(Script(two.read_bytes())) as b:
@@ -321,13 +323,13 @@ def test_a_kill_at_any_time_costs_a_repetition_at_most(made, key, broker, desk, 
         while not any((r.rev, r.phase) == (2, "committed") for r in desk.reports):
             child = subprocess.Popen(command, stdout=subprocess.PIPE)
             child.stdout.read(1)  # imported, and about to connect
-            time.sleep(0.3 * lives)
+            time.sleep(0.1 * 1.6**lives if lives else 0.0)
             child.kill()
             child.communicate()
             lives += 1
             assert current(root) in ("generations/1", "generations/2")
-            assert lives < 30
-    assert lives > 1
+            assert lives < 15
+    assert lives > 1  # one at least was killed on its way
     assert status(root).current.version == "2"
     assert json.loads((root / "agent.json").read_text())["phase"] == "committed"
     # An event is written after the fact: a kill in between loses the line, and never doubles it.

@@ -16,13 +16,13 @@ import tiny
 from installed import UNSIGNED, current, events, names
 from refusing import has_code
 
-from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.install import activate, collect, rollback, status
-from edgekit_runtime.install.trial import TrialCounts, TrialVerdict, judge
-from edgekit_runtime.install.trial import TrialTerms as Asked
-from edgekit_runtime.install.watching import TrialWatch
+from edgekit_runtime.install.open_active import TrialWatch
+from edgekit_runtime.install.trial_verdict import TrialCounts, TrialVerdict, judge
+from edgekit_runtime.install.trial_verdict import TrialTerms as Asked
 from edgekit_runtime.system.errors import InstallError, StorageError
 
 APP = replace(UNSIGNED, trial="app")
@@ -187,7 +187,7 @@ def test_one_that_does_not_open_makes_way_at_once(on_trial, root):
 
 def refuses_to_read(monkeypatch, error):
     """The board, the first time that a bundle is read."""
-    from edgekit_runtime.install import active as opening
+    from edgekit_runtime.install import open_active as opening
 
     real, refused = opening.read_locked, []
 
@@ -267,7 +267,7 @@ def test_the_first_one_of_all_that_fails_leaves_nothing_that_answers(made, put, 
     assert rollback(root) is None
     assert current(root) is None
     assert status(root).state == "empty"
-    with pytest.raises(EdgekitError, match="nothing answers here yet"):
+    with pytest.raises(EdgekitError, match="no bundle is installed here yet"):
         open_bundle(root)
     assert put(made("1")).state == "committed"
 
@@ -307,21 +307,21 @@ def test_starts_that_go_on_are_no_failed_ones(on_trial, root):
 
 
 def test_where_a_start_cannot_be_written_down_the_committed_one_answers(on_trial, root, monkeypatch):
-    from edgekit_runtime.install import active as opening
+    from edgekit_runtime.install import open_active as opening
 
     def refuse(root, number):
         raise StorageError("the file system is read-only", code="read-only")
 
-    monkeypatch.setattr(opening, "begin", refuse)
+    monkeypatch.setattr(opening, "begin_start", refuse)
     with open_bundle(root) as model:
         assert model.describe()["version"] == "1"
         assert model.describe()["installed"]["state"] == "committed"
 
 
 def test_the_model_looks_by_itself(made, put, root, monkeypatch):
-    from edgekit_runtime.install import watching
+    from edgekit_runtime.install import open_active
 
-    monkeypatch.setattr(watching, "_LOOK_S", 0.01)
+    monkeypatch.setattr(open_active, "_LOOK_S", 0.01)
     put(made("1"))
     put(made("2", BundleTerms(rollout_seq=2)), APP)
     looked = threading.Event()

@@ -131,7 +131,7 @@ def test_nothing_planted_is_followed(plant, made, put, root, tmp_path):
     assert caught.value.code == "planted", caught.value
     assert str(root) in caught.value.where, "it says what to remove"
     if plant in (link_at_objects, link_at_draft_of_generation):
-        assert caught.value.what == "a symbolic link stands where edgekit keeps a folder"
+        assert caught.value.what == "a symbolic link in place of edgekit's own folder"
     assert victim.read_bytes() == SECRET
     assert names(victim.parent) == ["passwd"]
     assert current(root) == "generations/1"
@@ -156,7 +156,9 @@ def test_a_current_that_leads_elsewhere_is_never_followed(target, made, put, roo
         with pytest.raises(EdgekitError) as caught:
             command(root)
         assert caught.value.code == "planted"
-        assert caught.value.do.endswith(f"; then: edgekit status --root {root}, which points it at what answers")
+        assert caught.value.do.endswith(
+            f"; then: edgekit status --root {root}, which points it at the active generation"
+        )
     follow(caught.value.do)
     status(root)
     assert current(root) == "generations/1", "what the message says to do is enough"
@@ -170,7 +172,7 @@ def test_a_file_of_ours_with_a_second_name_becomes_one_of_its_own(name, made, pu
     """A backup by hard links did that, and nothing may be lost with it."""
     put(made("1")), put(made("2"))
     (tmp_path / "backup").hardlink_to(root / name.replace("/1/", "/2/"))
-    with pytest.raises(EdgekitError, match="a second name elsewhere") as caught:
+    with pytest.raises(EdgekitError, match=r"a second name \(a hard link\)") as caught:
         status(root)
     assert "nothing is lost" in caught.value.do
     follow(caught.value.do)
@@ -234,7 +236,7 @@ def test_a_link_in_place_of_an_object_is_not_opened(made, put, root, tmp_path):
 
 def test_a_file_that_is_swapped_after_it_was_opened_changes_nothing(made, put, root, monkeypatch):
     """What is verified, loaded and held is one descriptor."""
-    from edgekit_runtime.install import active as opening
+    from edgekit_runtime.install import open_active as opening
 
     put(made("1"))
     stored = next((root / "objects").iterdir())

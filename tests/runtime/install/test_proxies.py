@@ -187,7 +187,7 @@ def test_a_proxy_that_wants_another_password_is_asked_once(scheme, through, made
         put(url, QUICK)
     assert caught.value.what.startswith(f"the proxy 127.0.0.1:{proxy.port} ({scheme}_proxy) answered 407")
     assert caught.value.code == "download"
-    assert caught.value.do == f"Give its name and password: {scheme}_proxy=http://USER:PASSWORD@HOST:PORT"
+    assert caught.value.do == f"Set its user and password: {scheme}_proxy=http://USER:PASSWORD@HOST:PORT"
     assert len(proxy.asked) == 1
     assert holds(root, b"geheim") == []
     assert "geheim" not in "".join([str(caught.value), repr(caught.value.__cause__), *capfd.readouterr()])
@@ -214,19 +214,29 @@ def test_an_answer_of_its_own(case, through, put):
     assert len(proxy.asked) in times
 
 
+@pytest.mark.parametrize("scheme", ["https"], indirect=True)
+def test_a_tunnel_through_what_speaks_no_http_is_asked_for_once(scheme, through, put):
+    proxy = Proxy(says=b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+    with through(proxy, Script(b"")) as url, pytest.raises(EdgekitError, match="does not speak HTTP") as caught:
+        put(url, QUICK)
+    assert caught.value.do == f"Check {scheme}_proxy"
+    assert len(proxy.asked) == 1
+
+
 def test_one_that_drips_is_given_up(through, put, root):
     proxy = Proxy(drips=True)
     how = replace(QUICK, fetching=FetchOptions(DownloadLimits(silence_s=5.0, head_s=0.2, tries=1)))
-    with through(proxy, Script(b"")) as url, pytest.raises(EdgekitError, match=r"no answer began within 0\.2 s"):
+    with through(proxy, Script(b"")) as url, pytest.raises(EdgekitError, match=r"no response within 0\.2 s"):
         put(url, how)
 
 
 def test_one_that_is_not_there_is_named(through, made, put):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    told = rf"through the proxy 127.0.0.1:{port} .*nothing listens there"
-    with through(Proxy(), Script(b""), f"http://127.0.0.1:{port}") as url, pytest.raises(EdgekitError, match=told):
-        put(url, QUICK)
+    with socket.socket() as reserved:  # bound, and no other server gets its port
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        told = rf"through the proxy 127.0.0.1:{port} .*nothing listens there"
+        with through(Proxy(), Script(b""), f"http://127.0.0.1:{port}") as url, pytest.raises(EdgekitError, match=told):
+            put(url, QUICK)
 
 
 ADDRESSES = {

@@ -18,7 +18,7 @@ import tiny
 from downloads import Script, serving
 from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 
-from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.bundle_options import BundleTerms
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.bundle.secrets import Secret
@@ -220,10 +220,10 @@ def child_that(program: str, silence_s: float = 60.0) -> TrialOptions:
 
 
 CHILDREN = {
-    "hangs": ("import time; time.sleep(60)", 0.5, "selftest", "did not come back"),
+    "hangs": ("import time; time.sleep(60)", 0.5, "selftest", "did not respond"),
     "crashes": ("import os; os.kill(os.getpid(), 11)", 60.0, "selftest", "SIGSEGV"),
     "is killed": ("import os; os.kill(os.getpid(), 9)", 60.0, "selftest", "SIGKILL"),
-    "ends without a word": ("raise SystemExit(3)", 60.0, "install", "came to no end"),
+    "ends without a word": ("raise SystemExit(3)", 60.0, "install", "ended without a result"),
 }
 
 

@@ -106,5 +106,5 @@ def test_a_file_is_refused_in_words_for_whoever_has_it(board, root, tmp_path):
     with pytest.raises(EdgekitError) as caught:
         install(bundle, root, asked(trust=(tmp_path / "root.json",)))
     assert (caught.value.code, caught.value.do) == (
-        "revoked-key", "Ask its sender to sign it with another key; nothing else lets it in",
+        "revoked-key", "Ask the sender to sign it with another key; nothing else makes it acceptable",
     )  # fmt: skip

@@ -12,10 +12,11 @@ from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines.isolated import IsolatedHost
 from edgekit_runtime.engines.registry import EngineSetup, available, load_with
+from edgekit_runtime.loading import readiness
 from edgekit_runtime.loading import tuning_trial as trial
 from edgekit_runtime.loading.candidates import TuningOptions, candidates
 from edgekit_runtime.loading.tuning import Tuner, tune
-from edgekit_runtime.system.errors import EngineError
+from edgekit_runtime.system.errors import EngineError, MemoryExceeded, SelfTestError
 
 pytestmark = pytest.mark.skipif("onnxruntime" not in available(), reason="only ONNX artifacts run on a GPU")
 HERE = {"onnxruntime": available().get("onnxruntime", ""), "torch-cuda": "2.11.0", "tensorrt-rtx": "1.7.1"}
@@ -90,6 +91,26 @@ def test_asked_for_a_gpu_the_error_has_every_reason(bundle, tmp_path):
 def test_unmeasured_the_processor_answers(bundle):
     assert tune(bundle, TuningOptions(), Tuner(0)).chosen.engine == "onnxruntime"
     assert tune(bundle, TuningOptions(engine="torch-cuda"), Tuner(0)).chosen.engine == "torch-cuda"
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("error", [MemoryExceeded("too much"), SelfTestError("differs"), EngineError("no GPU")])
+def test_an_engine_of_a_gpu_that_does_not_load_makes_way_for_the_next(bundle, monkeypatch, error):
+    asked = []
+
+    def first_open(bundle, entry, info):
+        asked.append(info.name)
+        if len(asked) == 1:
+            raise error
+        return True
+
+    monkeypatch.setattr(readiness, "first_open", first_open)
+    monkeypatch.setattr(readiness, "load_with", lambda name, *rest: load_with("onnxruntime", *rest))
+    how = readiness.Preparation(TuningOptions(engine="gpu"), batching=False, tuning=Tuner(0))
+    prepared = readiness.prepare(bundle, how)
+    prepared.close()
+    assert asked == ["tensorrt-rtx", "torch-cuda"]
+    assert any(str(error) in note for note in prepared.notes)
 
 
 @pytest.mark.usefixtures("installed")

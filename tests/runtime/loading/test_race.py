@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from edgekit_runtime.loading.tuning_trial import Duel, Enter, Leave, Race
 

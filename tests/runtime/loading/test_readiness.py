@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,13 +19,15 @@ from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.contract.adapt import Adapter, Finisher
 from edgekit_runtime.engines.registry import ENGINES, available
 from edgekit_runtime.install.prove_child import run_trial
-from edgekit_runtime.loading import readiness
+from edgekit_runtime.loading import readiness, warming
 from edgekit_runtime.loading.candidates import TuningOptions
 from edgekit_runtime.loading.readiness import PROCESS_MB, Preparation, prepare
+from edgekit_runtime.loading.selftest import last_verdict, verdict_file
 from edgekit_runtime.loading.tuning import Tuner
 from edgekit_runtime.loading.warming import batches_offered
 from edgekit_runtime.system.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
 from edgekit_runtime.system.memory import MemoryBudget
+from edgekit_runtime.system.sealed import SEAL_BYTES, write_sealed
 
 INSTALLED = sorted(available())
 TFLITE = min((name for name in INSTALLED if "tflite" in ENGINES[name].formats), default="")
@@ -148,7 +151,7 @@ def test_models_count_with_what_they_need_and_not_with_what_the_process_grew_by(
 
     with ThreadPoolExecutor(4) as pool:
         prepared = list(pool.map(opened, range(4)))
-    one = 3 * bundle.artifact().bytes / 1e6  # nothing was measured: the estimate
+    one = 3 * bundle.artifact().bytes / 1e6  # not measured: the estimate
     assert sum(budget.held().values()) == pytest.approx(4 * one)
     for each in prepared:
         each.close()
@@ -156,7 +159,7 @@ def test_models_count_with_what_they_need_and_not_with_what_the_process_grew_by(
 
 
 def test_a_process_of_its_own_counts_whole(bundle):
-    with pytest.raises(MemoryExceeded, match="a process of its own takes 40 MB"):
+    with pytest.raises(MemoryExceeded, match="an isolated process takes 40 MB"):
         prepare(bundle, how(memory=MemoryBudget(30), isolate=True))
     tight = MemoryBudget(PROCESS_MB + 1)
     with pytest.raises(MemoryExceeded, match=r"it needs \d+ MB without cache"):
@@ -180,30 +183,68 @@ def test_in_a_process_of_its_own_it_answers_alike(bundle):
     there.close()
 
 
-def test_a_slow_model_is_replayed_whole_until_all_agreed_and_then_no_longer_than_it_takes_to_be_warm(
-    bundle, tmp_path, monkeypatch
-):
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Items of every run in this process, where nothing is known of any bundle yet."""
     from edgekit_runtime.engines.litert import TFLiteEngine
     from edgekit_runtime.engines.onnxruntime import OnnxEngine
-    from edgekit_runtime.loading import warming
 
-    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
-    monkeypatch.setattr(warming, "BOUND_S", 0.0)
-    monkeypatch.setattr(warming, "REPLAY_BOUND_S", 0.0)  # every model is slow
-    runs = []
+    found = []
     for kind in (TFLiteEngine, OnnxEngine):
         honest = kind.run
-        monkeypatch.setattr(kind, "run", lambda self, inputs, honest=honest: runs.append(1) or honest(self, inputs))
-    counts, examples = [], []
-    for _ in range(3):
-        runs.clear()
-        prepared = prepare(bundle, how(batching=False))
-        counts.append(len(runs))
-        examples.append(prepared.tested.examples)
-        assert prepared.costs[1] > 0
+        monkeypatch.setattr(kind, "run", lambda self, xs, honest=honest: found.append(len(xs[0])) or honest(self, xs))
+    return found
+
+
+def opened_again(bundle, runs, **options):
+    """What a later opening ran, and its engine."""
+    runs.clear()
+    prepared = prepare(bundle, how(**options))
+    return list(runs), prepared
+
+
+def test_once_all_examples_agreed_one_is_enough_and_no_batch_is_tried_again(bundle, runs, monkeypatch):
+    monkeypatch.setattr(warming, "_seconds", lambda run: run() is None or 1e-9)  # no run will be faster than that
+    first, prepared = opened_again(bundle, runs)
+    assert prepared.tested.examples == 2
+    assert len(first) > 2
+    costs = prepared.costs
+    prepared.close()
+    for batching in (True, False):
+        again, prepared = opened_again(bundle, runs, batching=batching)
+        assert (again, prepared.tested.examples) == ([1], 2)
+        assert prepared.costs == (costs if batching else {1: costs[1]})
         prepared.close()
-    assert (examples, counts) == ([2, 1, 1], [2, 1, 1])
+
+
+@needs_tflite
+def test_a_later_opening_loads_the_variants_that_paid_and_proves_each_once(with_batch, runs, monkeypatch):
+    monkeypatch.setattr(warming, "_seconds", lambda run: run() is None or 1e-9)
+    monkeypatch.setattr(warming, "LEAST_GAIN", -1000.0)  # every size pays
+    for expected in (None, [1, 4]):
+        ran, prepared = opened_again(with_batch, runs)
+        assert prepared.engine.sizes == (1, 4)
+        assert expected in (None, ran)
+        assert best_of(prepared, tensors(prepared, PICTURES)) == [0, 1, 2, 3]
+        prepared.close()
+
+
+@pytest.mark.parametrize(
+    "seconds", ["{}", '{"1": 1000.0}', '{"1": 0.0}', '{"1": -1.0}', '{"1": 1e9}', '{"x": 1.0}', '{"2": 1.0}']
+)
+def test_what_a_slower_opening_measured_or_nobody_could_have_is_measured_again(bundle, runs, seconds):
+    ran, prepared = opened_again(bundle, runs)
+    kept = verdict_file(bundle, prepared.entry, prepared.engine.info, None)
+    prepared.close()
+    value = json.loads(kept.read_bytes()[SEAL_BYTES:]) | {"seconds": json.loads(seconds)}
+    write_sealed(kept, json.dumps(value).encode())
+    again, prepared = opened_again(bundle, runs)
+    assert len(again) >= min(len(ran), 6)
+    assert 0 < prepared.costs[1] < 1
+    assert last_verdict(bundle, prepared.entry, prepared.engine.info).seconds == pytest.approx(prepared.costs)
+    prepared.close()
 
 
 @needs_tflite
@@ -267,8 +308,7 @@ def test_a_golden_answer_that_differs_is_refused_and_frees_all(bundle, monkeypat
 @needs_tflite
 @pytest.mark.parametrize("own_below", [10**6, 0], ids=["an interpreter for each size", "one for all"])
 def test_a_tflite_file_with_a_free_batch_axis_answers_any_number(tmp_path, monkeypatch, own_below):
-    from edgekit_runtime.loading import warming
-
+    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(warming, "OWN_BELOW_BYTES", own_below)
     monkeypatch.setattr(warming, "LEAST_GAIN", -1000.0)  # every size stays, whatever this machine's clock says
     opened = read_bundle(tiny.bundle(tmp_path, "tflite-f32, any number", engine=TFLITE))
@@ -285,8 +325,6 @@ def test_a_busy_processor_does_not_make_a_batch_seem_slow(monkeypatch):
     """Long runs are interrupted more often than short ones: the fastest of a few counts, of which four of five were
     here.
     """
-    from edgekit_runtime.loading import warming
-
     now, takes = [0.0], iter([0.030, 0.011, 0.011, 0.0025, *[0.011] * 17])
     monkeypatch.setattr(warming, "perf_counter", lambda: now[0])
 

@@ -17,7 +17,8 @@ from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available, load_engine
 from edgekit_runtime.loading.replay import replay
 from edgekit_runtime.loading.selftest import first_open
-from edgekit_runtime.system.errors import SelfTestError
+from edgekit_runtime.system.children import python_code
+from edgekit_runtime.system.errors import MemoryExceeded, SelfTestError
 from edgekit_runtime.system.sealed import SEAL_BYTES
 
 ENGINE = min(available())
@@ -125,6 +126,19 @@ def test_a_child_that_crashes_becomes_a_sentence(bundle, engine, tmp_path, retur
 
     with pytest.raises(SelfTestError, match=why):
         first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path, run=run)
+    assert not (tmp_path / "selftest").exists()
+
+
+def test_a_child_without_memory_says_so_and_the_next_open_asks_again(bundle, engine, tmp_path):
+    code = "from edgekit_runtime.bundle.jobs import serve\ndef work(*job):\n    raise MemoryError\nserve(work)"
+
+    def run(command, **options):
+        return subprocess.run(python_code(code), **options)
+
+    with pytest.raises(
+        MemoryExceeded, match=rf"{bundle.path}: this process has no memory left .*MemoryError.* Raise its limit"
+    ):
+        first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path, source="/dev/fd/5", run=run)
     assert not (tmp_path / "selftest").exists()
 
 

@@ -145,13 +145,13 @@ def test_a_contract_without_state_has_the_digest_it_always_had():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"carried": None}, "says that state is carried, or which, not both"),
-        ({"state": "none"}, "says that state is carried, or which, not both"),
+        ({"carried": None}, "must say both that state is carried and which"),
+        ({"state": "none"}, "must say both that state is carried and which"),
         ({"carried": (CarriedState("h_in", "y"),)}, "'h_in' cannot be carried"),
         ({"carried": (CarriedState("gone", "h_out"),)}, "'gone' cannot be carried"),
-        ({"carried": (CarriedState("h_in", "h_out", (1.0, 2.0)),)}, "begins with another number of values"),
+        ({"carried": (CarriedState("h_in", "h_out", (1.0, 2.0)),)}, "has an initial state of another size"),
         ({"carried": (CarriedState("h_in", "h_out"), CarriedState("h_in", "h_out"))}, "carried twice"),
-        ({"hop": 0}, "the hop is no number of samples"),
+        ({"hop": 0}, "the hop is not a number of samples"),
     ],
     ids=["no pairs", "stateless pairs", "other shape", "unknown", "initial", "twice", "hop"],
 )
@@ -166,9 +166,9 @@ def test_a_stateful_bundle_whose_examples_are_no_sequences_is_refused(tmp_path):
     draft, manifest = assemble(memory.content("inside"))
     singles = tuple(replace(golden, steps=None) for golden in manifest.golden)
     manifest = replace(manifest, golden=singles, blobs=draft.entries())
-    with pytest.raises(PackagingError, match="no sequence of a stateful model"):
+    with pytest.raises(PackagingError, match="stateful models have sequences"):
         write_bundle(tmp_path / "x.ekb", draft, manifest)
-    with pytest.raises(BundleError, match="no sequence of a stateful model"):
+    with pytest.raises(BundleError, match="stateful models have sequences"):
         parse_manifest(encoded(manifest), "x.ekb")
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.loading.candidates import CandidateTrial, TuningCandidate, choose_verdict, key_of, read, store
+from edgekit_runtime.loading.candidates import CandidateTrial, TuningCandidate, choose_verdict, read, store
+from edgekit_runtime.system.sealed import name_of
 
 FAST = TuningCandidate("tflite-int8", "aa", "litert", "2.3.0", 1)
 SLOW = TuningCandidate("tflite-int8", "aa", "litert", "2.3.0", 2)
@@ -98,16 +99,16 @@ def test_a_verdict_over_other_candidates_is_not_believed(tmp_path):
 
 
 @pytest.mark.parametrize("changed", range(3))
-def test_another_bundle_board_or_runtime_has_another_key(changed):
+def test_another_bundle_board_or_runtime_has_another_name(changed):
     parts = ["bundle", "board", "runtime"]
-    before = key_of(*parts)
-    assert key_of(*parts) == before
+    before = name_of(*parts)
+    assert name_of(*parts) == before
     parts[changed] += "'"
-    assert key_of(*parts) != before
+    assert name_of(*parts) != before
 
 
-def test_keys_do_not_run_together():
-    assert key_of("ab", "c") != key_of("a", "bc")
+def test_names_do_not_run_together():
+    assert name_of("ab", "c") == name_of("ab", "c") != name_of("a", "bc")
 
 
 def test_it_can_be_printed_as_json():

@@ -129,7 +129,7 @@ PLACES = {
 @pytest.mark.parametrize("case", PLACES)
 def test_weights_that_stand_elsewhere_are_refused_whatever_they_name(case):
     """S15"""
-    with pytest.raises(ModelFileError, match=r"the weights 'w' (are said to )?stand"):
+    with pytest.raises(ModelFileError, match=r"the weights 'w' are (stored elsewhere|said to be)"):
         check_model("onnx", external(**PLACES[case]).SerializeToString())
 
 
@@ -139,7 +139,7 @@ BAD = {
     "a graph of nothing": (helper.make_model(onnx.GraphProto(), ir_version=8), "computes nothing"),
     "an operator of somebody's own": (
         model(helper.make_node("Mine", ["x"], ["y"], domain="my.ops")),
-        "my.ops:Mine, and would need a library",
+        "my.ops:Mine, from a library",
     ),
     "one inside a branch": (
         model(
@@ -154,12 +154,12 @@ BAD = {
     ),
     "an operator that loads a compiled file": (
         model(helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", ep_cache_context="../x.bin")),
-        "com.microsoft:EPContext, which runs what is no part of the file",
+        "com.microsoft:EPContext, which runs what the file does not contain",
     ),
     "functions": (function(), "functions of its own"),
     "training": (training(), "carries training"),
     "another format under this one's name": (ort_format(), "ONNX Runtime's own format"),
-    "two graphs": (twice(model()), "says field 7 twice"),
+    "two graphs": (twice(model()), "has field 7 twice"),
     "a negative side": (model(initializers=[weights(dims=[-1, 4])]), "has a negative side"),
     "fewer data than its shape says": (model(initializers=[weights(dims=[100, 4])]), "has 16 bytes of data"),
     "more data than its shape says": (model(initializers=[weights(dims=[1, 1])]), "has 16 bytes of data"),
@@ -175,7 +175,7 @@ BAD = {
     "a stride of zero": (attribute("strides", [0, 1]), r"strides \[0, 1\], which would be divided by"),
     "a group of zero": (attribute("group", 0), r"group \[0\]"),
     "space to depth by zero": (attribute("blocksize", 0, "SpaceToDepth"), r"blocksize \[0\]"),
-    "graphs in graphs in graphs": (nested(20), "deep in one another"),
+    "graphs in graphs in graphs": (nested(20), "nested deeper than 16"),
     "no IR version": (version(ir_version=0), "IR version is 0"),
     "an IR version of a thousand": (version(ir_version=1000), "IR version is 1000"),
     "an opset of zero": (opset("com.microsoft", 0), "opset 0 of 'com.microsoft'"),

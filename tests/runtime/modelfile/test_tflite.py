@@ -251,10 +251,10 @@ BAD = {
     "a graph's output out of range": (lambda made, graph: setattr(graph, "outputs", [-1]), "an output of graph 0"),
     "a signature of no graph": (signature(graph=5), "a signature's graph is number 5"),
     "a signature of no tensor": (signature(index=9999), "a signature's tensor is number 9999"),
-    "an output that nothing computes": (lambda made, graph: graph.operators.pop(), "is computed by nothing"),
+    "an output that nothing computes": (lambda made, graph: graph.operators.pop(), "is never computed"),
     "operators in an order that reads too early": (
         lambda made, graph: graph.operators.reverse(),
-        "which nothing before it computes",
+        "which nothing before it has computed",
     ),
     "an operator that writes what it reads": (  # CVE-2020-15210
         lambda made, graph: setattr(graph.operators[0], "outputs", [graph.operators[0].inputs[0]]),
@@ -300,26 +300,26 @@ BAD = {
     "a filter of rank zero": (other("SVDF", "SVDFOptionsT"), "a Rank of 0"),  # CVE-2021-29598
     "space to batch with a block of zero": (block("SPACE_TO_BATCH_ND"), "a block of 0"),  # CVE-2021-29597
     "batch to space with a block of zero": (block("BATCH_TO_SPACE_ND"), "a block of 0"),  # CVE-2021-29593
-    "a loop whose body is itself": (calls(1), "runs itself"),  # CVE-2021-29591
+    "a loop whose body is itself": (calls(1), "calls itself"),  # CVE-2021-29591
     "a loop whose body is the whole": (calls(7), "a graph that operator 0"),
     "an operator of TensorFlow's own": (custom("FlexErf"), "FlexErf, an operator of TensorFlow's own"),
     "an operator of somebody's own": (custom("Mine"), "the custom operator 'Mine'"),
     "strings that begin before their buffer": (
         strings(struct.pack("<4i", 2, 0, 20, 24) + b"12345678"),
-        "do not lie inside its buffer",
+        "lie outside its buffer",
     ),
     "strings that end after their buffer": (
         strings(struct.pack("<4i", 2, 16, 20, 2000) + b"12345678"),
-        "do not lie inside its buffer",
+        "lie outside its buffer",
     ),
     "more strings than there are": (
         strings(struct.pack("<4i", 200_000, 16, 20, 24) + b"12345678"),
-        "do not lie inside its buffer",
+        "lie outside its buffer",
     ),
     "scales for more channels than there are": (scale([0.5] * 7), "has 7 scales along axis 0"),
     "scales along no axis": (scale([0.5] * 8, axis=9), "scales along axis 9"),
     "fewer zero points than scales": (scale([0.5] * 8, zeros=[0, 0]), "8 scales and 2 zero points"),
-    "a scale that is no number": (scale([float("nan")]), "a scale that is no number"),
+    "a scale that is not finite": (scale([float("nan")]), "a scale that is not finite"),
     "a metadata buffer out of range": (
         lambda made, _: setattr(made, "metadataBuffer", [55_555]),
         "a metadata buffer is number 55555",

@@ -206,6 +206,20 @@ def test_an_inference_much_faster_than_the_median_makes_the_slower_ones_forgotte
     assert list(learned.ascending_ms) == [20.0, 21.0]
 
 
+def test_no_inference_that_counts_took_longer_than_the_longest():
+    clock = Clock()
+    learned = InferenceHistory(max_age_s=5.0, clock=clock)
+    assert learned.most_ms == math.inf  # none is known
+    for ms in (20.0, 60.0, 21.0):
+        learned.add(ms)
+    assert learned.ascending_ms[-1] == learned.most_ms == 60.0
+    learned.add(70.0)
+    assert learned.most_ms == 70.0
+    clock.now = 6.0
+    learned.add(20.0)
+    assert learned.ascending_ms[-1] == learned.most_ms == 20.0
+
+
 def test_one_slow_inference_is_an_accident():
     learned = InferenceHistory()
     for ms in (20.0, 21.0, 60.0, 20.5):

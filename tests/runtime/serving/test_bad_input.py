@@ -46,7 +46,7 @@ BAD = {
     "infinity": (lambda: FLOATS + np.inf, "holds NaN or infinity"),
     "a truncated JPEG": (lambda: encoded("JPEG")[:-300], "not an image that can be decoded"),
     "a hundred megapixels": (huge, "12000 x 8400 pixels is more than"),
-    "no bytes": (lambda: b"", "not an image that can be decoded"),
+    "no bytes": (lambda: b"", "is empty: no byte of a picture arrived"),
     "an empty batch": (lambda: np.zeros((0, 8, 8, 3), np.float32), "an empty batch"),
     "a batch": (lambda: np.zeros((4, 8, 8, 3), np.uint8), r"a batch of 4 items.*submit\(\)"),
     "a picture of nothing": (lambda: np.zeros((0, 8, 3), np.uint8), "not a picture"),
@@ -56,7 +56,7 @@ BAD = {
     "a masked array": (lambda: np.ma.masked_less(tiny.RED, 30), "a masked array has no values"),
     "an open file": (lambda: io.StringIO("cat"), r"an open file.*file\.read\(\)"),
     "None": (lambda: None, "not a tensor"),
-    "two inputs": (lambda: {"image": FLOATS, "other": FLOATS}, "there is no input 'other'"),
+    "two inputs": (lambda: {"image": FLOATS, "other": FLOATS}, "unknown input 'other'"),
 }
 
 

@@ -44,7 +44,7 @@ def slow(model):
     """The device takes twice the budget, and knows it."""
     model.throttle(2000)
     for _ in range(50):
-        model._journey.device._learned.add(10_000.0)
+        model._journey.device.learned.add(10_000.0)
 
 
 def test_the_degraded_artifact_answers_in_time_what_the_device_would_not(path):

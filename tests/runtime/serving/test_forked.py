@@ -127,8 +127,8 @@ def test_a_child_needs_no_lock_that_a_thread_of_the_parent_holds(tmp_path):
         journey = model._journey
         locks = (
             model._counts._lock, model._journey.meter._lock, model._swapping, model._accompanying,
-            model._sessions._lock, journey._flights._lock,
-            journey._counting, journey.device.batcher._queue.mutex, pending._condition,
+            model._sessions._lock, journey.flights._lock,
+            journey._counting, journey.device.batcher.queue.mutex, pending._condition,
         )  # fmt: skip
         asks = (
             lambda: model.predict(tiny.RED), lambda: model.submit(tiny.RED), pending.result, model.session, model.stats,

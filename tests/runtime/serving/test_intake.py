@@ -44,9 +44,9 @@ def test_an_input_is_taken(inputs, given, found):
     [
         ((A, B), ONE, "the model has 2 inputs.*Pass a dict with a, b"),
         ((A, B), {"a": ONE}, "the input 'b' is missing"),
-        ((A,), {"a": ONE, "c": ONE}, "there is no input 'c'.*Inputs: a"),
+        ((A,), {"a": ONE, "c": ONE}, "unknown input 'c'.*Inputs: a"),
         ((A,), TWO, r"shape \[3\] does not fit"),
-        ((A,), io.StringIO("1, 2"), "an open file is no input"),
+        ((A,), io.StringIO("1, 2"), "an open file is not an input"),
     ],
     ids=["several without names", "missing", "unknown", "another shape", "an open file"],
 )

@@ -123,14 +123,14 @@ def test_only_a_request_that_leads_parts_from_those_that_joined_it_and_only_once
     with open_bundle(path) as model:
         journey = model._journey
         one = Request(key=identify({"image": tiny.RED}, model.kept_form.namespace)[0])
-        _, one.leads = journey._flights.join(one.key)
+        _, one.leads = journey.flights.join(one.key)
         journey._part(Request(key=one.key), BudgetExceeded("x"))  # another request, which does not lead
-        flight, leads = journey._flights.join(one.key)
+        flight, leads = journey.flights.join(one.key)
         assert not leads
         journey._part(one, BudgetExceeded("no time"))
         assert flight.exception(LONG).what == "no time"
         assert not one.leads
-        assert journey._flights.join(one.key)[1]  # the next one leads
+        assert journey.flights.join(one.key)[1]  # the next one leads
 
 
 def test_those_that_joined_say_where_the_answer_came_from(path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from PIL import Image
 
 from edgekit_runtime import BudgetExceeded, CacheOptions, open_bundle
 from edgekit_runtime.engines.registry import available
+from edgekit_runtime.serving.describe_and_stats import EngineDescription, ModelDescription
 from edgekit_runtime.serving.request import Request
 from edgekit_runtime.system.errors import BundleError, ClosedError, InputError
 
@@ -55,6 +58,23 @@ def test_takes_a_picture_in_every_form(model, tmp_path):
         {"image": picture},
     ]
     assert {model.predict(form).top(1)[0].label for form in forms} == {"green"}
+
+
+def test_a_model_and_an_answer_show_themselves_in_a_line(model):
+    answer = model.predict(tiny.GREEN)
+    assert re.fullmatch(r"<Model tiny version 1: \S+ on \S+ \S+, ready>", repr(model))
+    assert re.fullmatch(
+        r"<Answer green [\d.]+, \w+ \S+, \w+ \S+; from the device in [\d.e-]+ ms with \S+ on \S+ \S+>", repr(answer)
+    )
+    model.close()
+    assert repr(model).endswith(", closed>")
+
+
+def test_every_field_of_the_description_is_typed(model):
+    described = model.describe()
+    assert described.keys() == get_type_hints(ModelDescription).keys()
+    assert described["telemetry"] is None
+    assert described["engine"].keys() == get_type_hints(EngineDescription).keys()
 
 
 def test_an_answer_says_where_it_came_from_and_how_long_each_stage_took(model):
@@ -219,9 +239,9 @@ def test_bad_input_raises_at_once_and_frees_the_key(model, ask):
 @pytest.mark.parametrize(
     ("inputs", "why"),
     [
-        ({"picture": tiny.RED}, "no input 'picture'"),
+        ({"picture": tiny.RED}, "unknown input 'picture'"),
         ({}, "'image' is missing"),
-        ({"image": tiny.RED, "more": 1}, "no input 'more'"),
+        ({"image": tiny.RED, "more": 1}, "unknown input 'more'"),
     ],
 )
 def test_wrong_names_are_told_with_the_right_ones(model, inputs, why):
@@ -297,7 +317,7 @@ def test_impossible_options_are_the_callers_bug(path, options):
 
 
 def test_a_bound_without_a_disk_is_warned_of_where_it_was_written(tmp_path):
-    with pytest.warns(UserWarning, match="disk_mb does nothing without disk=") as caught:
+    with pytest.warns(UserWarning, match="disk_mb has no effect without disk=") as caught:
         CacheOptions(disk_mb=16)
     assert [one.filename for one in caught] == [__file__]
     with warnings.catch_warnings():

@@ -284,7 +284,7 @@ def test_where_nobody_would_make_it_the_caller_hears_at_once(device):
     model = device
     heat(model)
     model._journey.device.engine.run = None  # asked, it would be another error
-    with pytest.raises(BudgetExceeded, match=r"no answer is expected within 0\.01 ms"):
+    with pytest.raises(BudgetExceeded, match=r"no answer expected within 0\.01 ms: "):
         model.predict(tiny.RED, budget_ms=0.01)
     assert model.stats().meter.errors["budget"] == 1
 
@@ -342,7 +342,7 @@ def test_a_dead_host_opens_the_breaker_and_callers_hear_at_once(tmp_path):
         while model.describe()["hosts"][0]["breaker"] == "closed":
             with pytest.raises(BudgetExceeded):
                 model.predict(tiny.RED, budget_ms=BUDGET_MS)
-        with pytest.raises(BudgetExceeded, match="no answer is expected"):
+        with pytest.raises(BudgetExceeded, match="no answer expected"):
             model.predict(tiny.RED, budget_ms=BUDGET_MS)
     assert not [t.name for t in threading.enumerate() if t.name.startswith("edgekit-") and t not in others]
 

@@ -88,7 +88,7 @@ def test_a_model_without_state_has_no_sessions(tmp_path):
     from edgekit_runtime.engines.registry import available
 
     with open_bundle(tiny.bundle_for(min(available()), tmp_path)) as model:
-        with pytest.raises(SessionError, match="keeps no state"):
+        with pytest.raises(SessionError, match="is stateless"):
             model.session()
         model.predict(tiny.RED)
 

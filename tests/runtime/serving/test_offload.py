@@ -237,7 +237,7 @@ def test_one_that_is_over_keeps_nothing_alive_until_its_deadline():
     world = World()
     world.ask(budget_ms=1e9)
     assert world.errand.work is None
-    assert world.errand.at_device is None
+    assert not world.errand.taken
     assert world.errand.ended.__closure__ is None
 
 

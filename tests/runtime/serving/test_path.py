@@ -15,7 +15,7 @@ from edgekit_runtime.engines.registry import available
 RUNTIME = Path(edgekit_runtime.__file__).parent
 GENERATED = "<string>"
 """The constructors of dataclasses."""
-MOST = 12
+MOST = 8
 
 
 @pytest.fixture(scope="module", params=sorted(available()))

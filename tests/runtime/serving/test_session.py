@@ -14,7 +14,7 @@ import pytest
 
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.serving.session import SessionParts, Sessions, needs_session
+from edgekit_runtime.serving.session import SessionParts, Sessions, Turns, needs_session
 from edgekit_runtime.system.errors import ClosedError, EngineError, InputError, SessionError
 
 KIND = pytest.mark.parametrize("kind", memory.HERE)
@@ -300,7 +300,7 @@ def test_after_a_failed_inference_a_state_inside_is_not_known_until_it_is_reset(
     session.predict(xs[0])
     with pytest.raises(EngineError, match="on purpose"):
         session.predict(xs[1])
-    with pytest.raises(SessionError, match=r"not known since an inference failed\. Call session\.reset"):
+    with pytest.raises(SessionError, match=r"unknown because an inference failed\. Call session\.reset"):
         session.predict(xs[1])
     session.reset()
     np.testing.assert_allclose(answers(session, xs), memory.worked_out(xs, 0.25), atol=1e-5)
@@ -376,7 +376,7 @@ def test_sessions_with_engines_of_their_own_are_bounded(opened):
         model.session()
     first.close()
     _third = model.session()
-    assert model.sessions.count == 2
+    assert len(model.sessions._open) == 2
 
 
 def test_a_session_that_nobody_holds_any_more_makes_room(opened):
@@ -445,8 +445,17 @@ def test_every_future_completes_once_under_random_submits_and_cancels(opened):
 
 def test_a_stateless_model_has_no_sessions_and_a_stateful_one_no_predict(opened):
     model = opened(memory.HERE[0], contract=replace(memory.INSIDE, state="none"))
-    with pytest.raises(SessionError, match=r"keeps no state.*model\.predict"):
+    with pytest.raises(SessionError, match=r"is stateless.*model\.predict"):
         model.session()
     for contract in (memory.CARRIED, memory.INSIDE):
         assert "session.predict(frame)" in str(needs_session(contract))
         assert needs_session(contract).code == "session"
+
+
+def test_lines_of_sessions_share_no_lock():
+    """A child that is forked while another thread's frame holds the lock of its own line is not stopped by it."""
+    first, second, came = Turns(), Turns(), threading.Event()
+    with first.take()._condition:
+        waiting = threading.Thread(target=lambda: (second.wait(), came.set()), daemon=True)
+        waiting.start()
+        assert came.wait(10.0)

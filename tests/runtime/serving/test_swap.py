@@ -145,7 +145,7 @@ def test_a_bundle_for_another_use_is_refused(first, tmp_path):
         tmp_path / "other", RECIPE, engine=ENGINE, contract=replace(tiny.CONTRACT, task="raw", labels=None, scores=None)
     )
     with open_bundle(first) as model:
-        with pytest.raises(ContractError, match="another task, or other inputs or outputs"):
+        with pytest.raises(ContractError, match="its task, inputs or outputs differ"):
             model.swap(other)
         assert model.predict(tiny.RED).top(1)[0].label == "red"
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import pickle
+import shlex
+import sys
 
 import pytest
 from hypothesis import given
@@ -56,15 +59,34 @@ def test_the_parts_stay_what_they_were_for_a_program_that_reads_them():
             '{"url": "file:///home/me/my%20clone", "dir_info": {"editable": true}}',
             "pip install -e '/home/me/my clone[x]'",
         ),
-        ('{"url": "file:///wheels/edgekit_deploy-0.1.0-py3-none-any.whl", "archive_info": {}}', None),
+        ('{"url": "file:///home/me/clone", "dir_info": {}}', "pip install '/home/me/clone[x]'"),
+        (
+            '{"url": "file:///wheels/edgekit_deploy-0.1.0-py3-none-any.whl", "archive_info": {}}',
+            "pip install '/wheels/edgekit_deploy-0.1.0-py3-none-any.whl[x]'",
+        ),
+        (
+            '{"url": "https://a.example/e.git", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}',
+            "pip install 'edgekit-deploy[x] @ git+https://a.example/e.git@c0ffee'",
+        ),
+        (
+            '{"url": "https://a.example/e.whl", "archive_info": {}}',
+            "pip install 'edgekit-deploy[x] @ https://a.example/e.whl'",
+        ),
         (None, None),
         ("no json", None),
     ],
+    ids=["clone", "folder", "wheel", "git", "address", "index", "damaged"],
 )
-def test_what_adds_an_extra_is_taken_from_the_clone_that_was_installed(monkeypatch, recorded, command):
+def test_what_adds_an_extra_comes_from_where_edgekit_was_installed(monkeypatch, recorded, command):
     class Installed:
         def read_text(self, name):
             return recorded if name == "direct_url.json" else None
 
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # pip is there, though uv made this environment
     assert install_command("x") == (command or "pip install 'edgekit-deploy[x]'")
+
+
+def test_an_environment_without_pip_gets_uvs_command(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert install_command("x").startswith(f"uv pip install --python {shlex.quote(sys.executable)} ")

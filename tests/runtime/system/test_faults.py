@@ -40,14 +40,14 @@ def test_an_engine_that_hangs_frees_every_caller_and_is_not_asked_again(path):
 
         engine.run = hang
         futures = [model.submit(tiny.RED) for _ in range(3)]
-        with pytest.raises(EngineHung, match="has not come back for"):
+        with pytest.raises(EngineHung, match="has not responded for"):
             model.predict(tiny.BLUE)
         assert [type(future.exception(LONG)) for future in futures] == [EngineHung] * 3
         with pytest.raises(EngineHung):
             model.predict(tiny.BLUE)
         health = model.health()
         assert (health.ok, health.state) == (False, "dead")
-        assert "has not come back" in health.reason
+        assert "has not responded" in health.reason
         model.swap(path)  # the way out without another process
         assert model.health().ok
         assert model.predict(tiny.RED).top(1)[0].label == "red"
@@ -192,15 +192,16 @@ def test_a_number_that_the_model_cannot_hold_is_refused_before_it_becomes_infini
 
 def test_who_joined_a_request_that_was_interrupted_goes_on_alone(path):
     with open_bundle(path) as model:
-        device, joined = model._journey.device, []
-        adapt = device.adapt
+        engine, joined = model._journey.device.engine, []
+        run = engine.run
 
-        def struck(request, items):  # Ctrl-C in the thread of the one that leads, while another has joined
-            device.adapt = adapt
+        def struck(tensors):  # Ctrl-C in the thread of the one that leads, while another has joined
+            if joined:
+                return run(tensors)
             joined.append(model.submit(tiny.RED))
             raise KeyboardInterrupt
 
-        device.adapt = struck
+        engine.run = struck
         with pytest.raises(KeyboardInterrupt):
             model.predict(tiny.RED)
         assert joined[0].result(LONG).top(1)[0].label == "red"

@@ -12,16 +12,18 @@ import tiny
 
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.cache.disk import DiskCache
-from edgekit_runtime.cache.kept import KeptForm
 from edgekit_runtime.cache.memory_tier import MISS
-from edgekit_runtime.engines import built
+from edgekit_runtime.cache.stored_answers import KeptForm
+from edgekit_runtime.engines import gpu_engine_cache
 from edgekit_runtime.engines.registry import EngineInfo, available
 from edgekit_runtime.loading.candidates import CandidateTrial, TuningOptions, TuningVerdict, read, store
-from edgekit_runtime.loading.selftest import keep, passed_before, verdict_file
+from edgekit_runtime.loading.replay import SelfTest
+from edgekit_runtime.loading.selftest import keep, last_verdict, verdict_file
 from edgekit_runtime.loading.tuning import offered_candidates
 from edgekit_runtime.system.errors import CacheFileError, TelemetryError
 from edgekit_runtime.system.files import read_own
-from edgekit_runtime.system.sealed import SEAL_BYTES, write_sealed
+from edgekit_runtime.system.sealed import SEAL_BYTES, read_sealed, write_sealed
+from edgekit_runtime.system.strict_json import json_text
 from edgekit_runtime.telemetry.spool import Spool
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
@@ -40,14 +42,14 @@ def verdict(bundle, folder):
 def selftest(bundle, folder):
     entry = bundle.artifact()
     file = verdict_file(bundle, entry, INFO, folder)
-    keep(file, "{}")
-    return file, lambda: passed_before(bundle, entry, INFO, folder=folder)
+    keep(file, json_text(SelfTest(1, True, 0.0, 1.0)))
+    return file, lambda: last_verdict(bundle, entry, INFO, folder=folder) is not None
 
 
 def engine_of_a_gpu(_, folder):
     file = folder / "key.engine"
-    built.store(file, b"code")
-    return file, lambda: built.load_cached(file) is not None
+    gpu_engine_cache.store(file, b"code")
+    return file, lambda: gpu_engine_cache.load_cached(file) is not None
 
 
 def stored_answers(_, folder):
@@ -139,9 +141,9 @@ def test_what_is_damaged_or_was_written_under_another_name_is_as_if_it_were_not_
 
 def test_a_verdict_of_another_key_is_as_if_it_were_not_there(bundle, tmp_path):
     file, believed = verdict(bundle, tmp_path)
-    written = file.read_text()
-    assert '"key": "verdict"' in written
-    file.write_text(written.replace('"key": "verdict"', '"key": "another"'))
+    another = file.with_name("another.json")
+    write_sealed(another, read_sealed(file, 1 << 20))
+    another.replace(file)
     assert not believed()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import sys
 import threading
@@ -47,9 +48,10 @@ def test_half_a_gibibyte_is_enough(tmp_path, tune):
 def test_little_is_told_as_little_and_never_as_anything_else(tmp_path):
     path = tiny.bundle_for(min(available()), tmp_path)
     told = set()
-    for mib in range(130, 240, 25):
+    for mib in range(130, 405, 25):
         done = opened(path, mib, tmp_path, EDGEKIT_TUNE="off")
-        if "import" in done.stderr and not done.stdout:  # not even the package, or NumPy, could be imported
+        # Not even the package, or NumPy, could be imported; how much OpenBLAS takes depends on the processor.
+        if not done.stdout and re.search("import|OpenBLAS error", done.stderr):
             continue
         said = done.stdout.split(" ")[0].strip()
         assert said in ("answered", "MemoryExceeded"), (mib, done.stdout, done.stderr)
@@ -98,10 +100,12 @@ def test_a_thread_that_the_system_refuses_is_one_error_and_the_next_request_is_a
 
     with open_bundle(tiny.bundle_for(min(available()), tmp_path), cache=False) as model:
         monkeypatch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(MemoryExceeded, match=r"edgekit-watchdog: .*no more threads .* \(ulimit -u, TasksMax\)"):
+        with pytest.raises(MemoryExceeded, match=r"edgekit-watchdog: .*more threads .* \(ulimit -u, TasksMax\)"):
             model.predict(tiny.RED)
         assert model.predict(tiny.RED).source == "device"
-        with pytest.raises(MemoryExceeded, match=r"edgekit-batcher: .*no more threads"):
+        with pytest.raises(
+            MemoryExceeded, match=r"edgekit-batcher: .*cannot start more threads .*\(ulimit -u, TasksMax\)"
+        ):
             model.submit(tiny.RED)
         assert model.submit(tiny.RED).result(30).source == "device"
 

@@ -27,8 +27,8 @@ def test_what_is_written_is_read_again(value):
 REFUSED = {
     b'{"a":1,"a":1}': "duplicate key 'a'",
     b'[{"b":{"a":1,"c":2,"a":3}}]': "duplicate key 'a'",
-    b"[NaN]": "NaN is no JSON",
-    b"[-Infinity]": "-Infinity is no JSON",
+    b"[NaN]": "NaN is not JSON",
+    b"[-Infinity]": "-Infinity is not JSON",
     b"\xef\xbb\xbf{}": "byte order mark",
     b'"\xff"': "not UTF-8",
     b'"\\ud800"': "half a surrogate pair",
@@ -36,8 +36,8 @@ REFUSED = {
     b"[" * 100_000: "nested too deeply",
     b"": "^it is empty$",
     b" \n": "^it is empty$",
-    b"1 2": "^it is no JSON from line 1 on$",
-    b'{"a": 1}\n}': "^it is no JSON from line 2 on$",
+    b"1 2": "^it is not JSON, from line 1 on$",
+    b'{"a": 1}\n}': "^it is not JSON, from line 2 on$",
 }
 
 

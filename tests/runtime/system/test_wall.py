@@ -55,14 +55,14 @@ def reporting(path, tmp_path):
 
 
 CACHE_FAULTS = {
-    "whether to look": lambda cache: (cache, "pays"),
+    "whether to look": lambda cache: (cache.worth, "pays"),
     "lookup": lambda cache: (cache, "lookup"),
     "memory lookup": lambda cache: (cache._memory, "get"),
     "memory store": lambda cache: (cache._memory, "put"),
     "disk lookup": lambda cache: (cache._disk, "find"),
     "disk store": lambda cache: (cache._disk, "put"),
-    "similar lookup": lambda cache: (cache._alike[0].tier, "mark"),
-    "similar store": lambda cache: (cache._alike[0].tier, "remember"),
+    "similar lookup": lambda cache: (cache._alike["similar"].tier, "mark"),
+    "similar store": lambda cache: (cache._alike["similar"].tier, "remember"),
 }
 
 
@@ -121,9 +121,10 @@ def test_a_fault_of_the_meter_takes_no_answer_away(model, monkeypatch, name):
 
 
 def test_a_fault_while_counting_takes_neither_answers_nor_figures_away(model, monkeypatch):
-    """What 32-bit boards met: answers were put down, and counting them raised in one request of 512, and in stats()."""
+    """What 32-bit boards met: answers were put down, and counting them raised in one of many, and in stats()."""
+    monkeypatch.setattr(meter_module, "PACK_EVERY", 4)
     monkeypatch.setattr(meter_module, "FOLD_EVERY", 4)
-    monkeypatch.setattr(meter_module, "record_table", broken)
+    monkeypatch.setattr(histogram_module, "record_table", broken)
     assert every_way(model) * 3 == ANSWERS * 3
     assert model.stats().faults["meter"] >= 1
     monkeypatch.undo()
@@ -134,6 +135,7 @@ def test_a_fault_while_counting_takes_neither_answers_nor_figures_away(model, mo
 
 def test_a_fault_of_the_slow_log_takes_no_answer_away(model, monkeypatch):
     monkeypatch.setattr(model._journey.meter._watch, "write_log", broken)
+    monkeypatch.setattr(meter_module, "PACK_EVERY", 2)
     monkeypatch.setattr(meter_module, "FOLD_EVERY", 2)
     assert every_way(model) == ANSWERS
     assert model.stats().faults["meter"] >= 1

@@ -43,7 +43,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "edgekit-watchdog"]
 
 
-def test_the_thread_notices_and_ends_with_the_last_it_watches():
+def test_the_thread_notices_and_ends_with_the_watch():
     bitten = threading.Event()
     running = iter([None, 0.0, 1.0])
     idle = watch(lambda: None, lambda: 0.0, lambda error: None, lambda slowest: 0.01)
@@ -54,7 +54,6 @@ def test_the_thread_notices_and_ends_with_the_last_it_watches():
     idle.end()
     idle.end()
     watched.end()
-    thread.join(LONG)
     assert not thread.is_alive()
 
 
@@ -105,14 +104,18 @@ def test_one_that_fails_when_it_is_told_is_told_once():
 
 def test_while_the_interpreter_ends_nobody_waits_for_the_watchdogs_lock(monkeypatch):
     """Its thread stands still then, and may hold the lock: a `predict` of a finalizer used to hang for ever."""
-    monkeypatch.setattr(watchdog, "_rounds", watchdog._Rounds())
+    watched = watch(lambda: None, lambda: 0.0, lambda error: None)
     monkeypatch.setattr(watchdog, "is_exiting", lambda: True)
 
     def ask():
+        watched.end()
         watch(lambda: None, lambda: 0.0, lambda error: None).end()
 
-    with watchdog._rounds._changed:
+    with watched._ended._cond:
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(5)
         assert not asking.is_alive()
+    monkeypatch.undo()
+    watched.end()
+    assert threads() == []

@@ -11,7 +11,7 @@ from mosquitto import Mosquitto
 
 pytest.importorskip("paho.mqtt.client")
 
-from edgekit_runtime.telemetry.link import Broker, Handlers, Link
+from edgekit_runtime.telemetry.link import Broker, Link
 
 LONG = 30
 
@@ -25,13 +25,16 @@ def stepped(link, until):
 
 def test_what_is_above_the_bound_never_comes_and_the_rest_does(tmp_path):
     heard = []
-    handlers = Handlers(lambda: None, lambda topic, payload, retained: heard.append(len(payload)))
     with Mosquitto(tmp_path) as broker:
         broker.need_mqtt5()
-        listening = Link(Broker.parse(broker.url), "listens", handlers, ("a",), most_bytes=10_000)
-        telling = Link(
-            Broker.parse(broker.url), "tells", Handlers(lambda: None, lambda *_: None), (), most_bytes=10_000
+        listening = Link(
+            Broker.parse(broker.url),
+            "listens",
+            ("a",),
+            message=lambda topic, payload, retained: heard.append(len(payload)),
+            most_bytes=10_000,
         )
+        telling = Link(Broker.parse(broker.url), "tells", (), most_bytes=10_000)
         stepped(listening, lambda: listening.connected)
         listening.step(0.1)
         stepped(telling, lambda: telling.connected)
@@ -59,8 +62,7 @@ def test_what_the_broker_does_not_take_is_not_sent_and_the_connection_stays():
 
         serving = threading.Thread(target=serve)
         serving.start()
-        handlers = Handlers(lambda: None, lambda *_: None)
-        link = Link(Broker.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}"), "porch-1", handlers, ())
+        link = Link(Broker.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}"), "porch-1", ())
         stepped(link, lambda: link.connected)
         assert b"\x27" + (64 * 1024).to_bytes(4, "big") in came, "the bound of this end stands in the greeting"
         for _ in range(3):
@@ -85,8 +87,13 @@ def test_a_bound_that_the_broker_did_not_name_is_learnt_and_said_and_smaller_mes
     receipts, heard = [], []
     with Mosquitto(tmp_path, line) as broker:
         broker.need_mqtt5()
-        handlers = Handlers(lambda: None, lambda _, payload, __: heard.append(bytes(payload)))
-        link = Link(Broker.parse(broker.url), "porch-1", handlers, ("a",), most_wait_s=0.1)
+        link = Link(
+            Broker.parse(broker.url),
+            "porch-1",
+            ("a",),
+            message=lambda _, payload, __: heard.append(bytes(payload)),
+            most_wait_s=0.1,
+        )
         link._version = version
         for _ in range(ended):
             stepped(link, lambda: link.connected and link.subscribed)
@@ -123,7 +130,7 @@ def test_a_network_that_is_lost_again_and_again_is_no_broker_with_a_bound(versio
     """Where messages of that size came through, and where none was on its way."""
     with Mosquitto(tmp_path) as broker:
         broker.need_mqtt5()
-        link = Link(Broker.parse(broker.url), "porch-1", Handlers(lambda: None, lambda *_: None), (), most_wait_s=0.1)
+        link = Link(Broker.parse(broker.url), "porch-1", (), most_wait_s=0.1)
         link._version = version
         receipts = []
         for round_ in range(5):
@@ -153,8 +160,7 @@ def test_a_broker_that_says_packet_too_large_is_quoted():
 
         serving = threading.Thread(target=serve)
         serving.start()
-        handlers = Handlers(lambda: None, lambda *_: None)
-        link = Link(Broker.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}"), "porch-1", handlers, ())
+        link = Link(Broker.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}"), "porch-1", ())
         stepped(link, lambda: link.connected)
         assert link.publish("ek/m", bytes(900))
         stepped(link, lambda: not link.connected)
@@ -165,7 +171,6 @@ def test_a_broker_that_says_packet_too_large_is_quoted():
 
 def test_a_broker_that_hangs_up_on_what_it_forbids_leaves_the_word_and_the_topic():
     """Until another word is the last one."""
-    handlers = Handlers(lambda: None, lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
@@ -178,7 +183,7 @@ def test_a_broker_that_hangs_up_on_what_it_forbids_leaves_the_word_and_the_topic
 
         serving = threading.Thread(target=serve)
         serving.start()
-        link = Link(Broker.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}"), "porch-1", handlers, ())
+        link = Link(Broker.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}"), "porch-1", ())
         stepped(link, lambda: link.connected)
         assert link.publish("a", b"x")
         stepped(link, lambda: not link.connected)

@@ -7,11 +7,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
-from edgekit_runtime.telemetry.meter import FOLD_EVERY, MOST_WAITING, CountedWindow, Meter
+from edgekit_runtime.telemetry.histogram import CountedWindow, record_table
+from edgekit_runtime.telemetry.meter import FOLD_EVERY, MOST_WAITING, PACK_EVERY, Meter
 
 DEVICE = {"identify": 0.1, "decode": 0.5, "adapt": 0.4, "queue": 2.0, "engine": 8.0, "finish": 0.25, "total": 11.3}
 HOST = {"decode": 0.5, "network": 4.0, "host": 3.0, "total": 7.6}
@@ -142,7 +143,7 @@ def test_cuts_add_up_to_everything_however_they_fall(steps, burst):
 
 
 def test_nothing_is_lost_or_counted_twice_when_threads_record_and_end_while_others_cut():
-    meter, cuts, callers, each = Meter(), [], 8, 3 * FOLD_EVERY + 7
+    meter, cuts, callers, each = Meter(), [], 8, 3 * PACK_EVERY + 7
     recording = threading.Barrier(callers + 1)
     done = threading.Event()
 
@@ -175,6 +176,28 @@ def test_nothing_is_lost_or_counted_twice_when_threads_record_and_end_while_othe
     assert (whole.clipped, whole.values) == (callers * each, 2 * callers * each)
     assert whole.errors == {"input": callers * (each // 100 + 1)}
     assert meter.stats().requests == callers * each + callers * (each // 100 + 1)
+
+
+def test_a_caller_packs_few_answers_and_folds_seldom(monkeypatch):
+    """What one caller does for all is bounded, and a reader misses none of it."""
+    folded, packed, meter = [], [], Meter()
+    add_answers = CountedWindow.add_answers
+
+    def packing(self, recorded, budget_ms):
+        packed.append(len(recorded))
+        add_answers(self, recorded, budget_ms)
+
+    monkeypatch.setattr(CountedWindow, "add_answers", packing)
+    monkeypatch.setattr(
+        "edgekit_runtime.telemetry.histogram.record_table",
+        lambda histograms, table: (folded.append(len(table)), record_table(histograms, table)),
+    )
+    for number in range(1, FOLD_EVERY + PACK_EVERY):
+        meter.record("device", 1.0, None, DEVICE)
+        assert (len(packed), len(folded)) == (number // PACK_EVERY, number // FOLD_EVERY)
+    assert meter.stats().answers == {"device": FOLD_EVERY + PACK_EVERY - 1}
+    assert max(packed) == PACK_EVERY
+    assert folded == [FOLD_EVERY, PACK_EVERY - 1]
 
 
 def test_what_waits_to_be_folded_is_bounded_while_somebody_holds_the_fold_up():

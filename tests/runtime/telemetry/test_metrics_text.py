@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgekit_runtime.cache.disk import DiskStats
+from edgekit_runtime.cache.memory_tier import MemoryStats
+from edgekit_runtime.cache.shared import SharedStats
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.meter import Meter
-from edgekit_runtime.telemetry.metrics import CacheFigures, ModelMetrics, metrics_text
+from edgekit_runtime.telemetry.metrics import ModelMetrics, metrics_text
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
@@ -44,7 +47,11 @@ def a_model(meter: Meter | None = None, **changes) -> ModelMetrics:
         "info": {"engine": "litert", "engine_version": "2.1.3", "recipe": "tflite-int8"},
         "queued": 3,
         "batches": {1: 10, 4: 2, 7: 1},
-        "caches": {"memory": CacheFigures(1, 5, 5, 4096), "disk": CacheFigures(0, 5, 0, 0)},
+        "caches": {
+            "memory": MemoryStats(1, 5, 5, 4096, 0, 0),
+            "disk": DiskStats(2, 6, 7, 8192, 0, 0, 0, 0, 0, 0, None, False, 1 << 20, 3),
+            "shared": SharedStats(0, 5, 0, 0, 0, 0, 0, 0, 2, 0),
+        },
     }
     return ModelMetrics("digits", "1", (meter or a_meter()).counted(), **(given | changes))
 
@@ -92,8 +99,14 @@ def value(page: str, name: str, **labels: str) -> float:
         ("edgekit_batch_size_bucket", {"le": "8"}, 13),
         ("edgekit_batch_size_sum", {}, 25),
         ("edgekit_cache_hits_total", {"tier": "memory"}, 1),
-        ("edgekit_cache_misses_total", {"tier": "disk"}, 5),
+        ("edgekit_cache_hits_total", {"tier": "disk"}, 2),
+        ("edgekit_cache_misses_total", {"tier": "disk"}, 6),
+        ("edgekit_cache_misses_total", {"tier": "shared"}, 5),
+        ("edgekit_cache_refused_total", {"tier": "disk"}, 3),
+        ("edgekit_cache_refused_total", {"tier": "shared"}, 2),
+        ("edgekit_cache_entries", {"tier": "disk"}, 7),
         ("edgekit_cache_bytes", {"tier": "memory"}, 4096),
+        ("edgekit_cache_bytes", {"tier": "disk"}, 8192),
         ("edgekit_input_values_total", {}, 500),
         ("edgekit_input_values_clipped_total", {}, 10),
         (

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.meter import CountedWindow, Meter
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
+from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.slow import SlowWatch, is_over, judge, p99s, sentence
 
 

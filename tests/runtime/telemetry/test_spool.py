@@ -20,8 +20,8 @@ import tiny
 from refusing import has_code
 
 from edgekit_runtime import CacheOptions, OptionError, TelemetryOptions, open_bundle
+from edgekit_runtime.system.database import MOST_SET_ASIDE
 from edgekit_runtime.system.errors import TelemetryError
-from edgekit_runtime.system.files import MOST_SET_ASIDE
 from edgekit_runtime.telemetry.spool import Spool, refuse_foreign
 
 
@@ -185,7 +185,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(path, name):
     connection.close()
     before = path.read_bytes()
     for refuse in (Spool.open, refuse_foreign):
-        with pytest.raises(TelemetryError, match="no telemetry spool", check=has_code("telemetry-spool")):
+        with pytest.raises(TelemetryError, match="not a telemetry spool", check=has_code("telemetry-spool")):
             refuse(path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["porch-1.db"]
@@ -207,13 +207,13 @@ def test_a_spool_from_before_spools_were_marked_is_taken_up(path):
 def test_a_file_of_something_else_is_refused_when_the_bundle_is_opened(tmp_path):
     bundle, reporting = tiny.bundle(tmp_path), partial(TelemetryOptions, "mqtt://127.0.0.1:1", "porch-1")
     (tmp_path / "photo.png").write_bytes(b"holiday photo" * 100)
-    with pytest.raises(TelemetryError, match="no telemetry spool", check=has_code("telemetry-spool")):
+    with pytest.raises(TelemetryError, match="not a telemetry spool", check=has_code("telemetry-spool")):
         open_bundle(bundle, telemetry=reporting(spool=tmp_path / "photo.png"))
     one = tmp_path / "x.db"
-    with pytest.raises(OptionError, match="name the same file"):
+    with pytest.raises(OptionError, match="use the same file"):
         open_bundle(bundle, telemetry=reporting(spool=one), cache=CacheOptions(disk=str(one)))
     open_bundle(bundle, cache=CacheOptions(disk=tmp_path / "answers.db")).close()
-    with pytest.raises(TelemetryError, match="no telemetry spool", check=has_code("telemetry-spool")):
+    with pytest.raises(TelemetryError, match="not a telemetry spool", check=has_code("telemetry-spool")):
         open_bundle(bundle, telemetry=reporting(spool=tmp_path / "answers.db"))
 
 

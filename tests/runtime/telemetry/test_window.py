@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.system.errors import WindowError
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.window import (
     MOST_BYTES,
     About,
@@ -41,8 +41,10 @@ def histogram(values):
     return made
 
 
-def report(**latency):
-    return Report(ABOUT, 7, 1_760_000_000_000, 60_001, True, 2, 5 if latency else 0, latency, SYSTEM)
+def report(latency=None, **counted):
+    latency = latency or {}
+    given = {"errors": {"decode": 2}, "over_budget": 5 if latency else 0} | counted
+    return Report(ABOUT, 7, 1_760_000_000_000, 60_001, True, CountedWindow(latency, **given), SYSTEM)
 
 
 def a_minute(seed=0):
@@ -68,20 +70,20 @@ def stages(seed=0):
 def second_report(seed=0):
     """Everything that version 2 may say."""
     about = replace(ABOUT, site="berlin", group="doors")
-    return replace(
-        report(**a_minute(seed)), about=about, errors=9, stages=stages(seed), refused=3, compared=4, differed=1,
-        error_codes={"decode": 6, "budget": 3}, clipped=7, values=90, psi=0.125,
-    )  # fmt: skip
+    counted = {"stages": stages(seed), "refused": 3, "compared": 4, "differed": 1, "clipped": 7, "values": 90}
+    counted["dropped"] = 41
+    errors = {"decode": 6, "budget": 3}
+    return replace(report(a_minute(seed), errors=errors, **counted), about=about, psi=0.125)
 
 
 def payload(**changes):
-    value = json.loads(sealed_payload(encode(report(**a_minute())), SEAL)) | changes
+    value = json.loads(sealed_payload(encode(report(a_minute())), SEAL)) | changes
     return json.dumps({name: entry for name, entry in value.items() if entry is not ...}).encode()
 
 
 def test_what_is_sent_is_what_is_read():
     latency = a_minute()
-    window = parse_window(sealed_payload(encode(report(**latency)), SEAL), "porch-1")
+    window = parse_window(sealed_payload(encode(report(latency)), SEAL), "porch-1")
     assert window.seal == SEAL
     assert (window.model, window.version, window.profile) == ("efficientnet_lite0", "1.4.2", "raspberry-pi-4")
     assert (window.n, window.host, window.hits, window.misses) == (6060, 500, 1500, 4560)
@@ -93,7 +95,7 @@ def test_what_is_sent_is_what_is_read():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_minute_of_three_sources_fits_and_only_the_cache_loses_precision(seed):
-    data = sealed_payload(encode(report(**a_minute(seed))), SEAL)
+    data = sealed_payload(encode(report(a_minute(seed))), SEAL)
     assert len(data) <= MOST_BYTES
     scales = {source: h.scale for source, h in parse_window(data, "porch-1").latency.items()}
     assert scales | {"cache": 3} == {"device": 5, "host": 5, "cache": 3}
@@ -104,7 +106,7 @@ def test_a_minute_of_three_sources_fits_and_only_the_cache_loses_precision(seed)
 def test_quantiles_read_at_the_host_are_within_one_point_one_per_cent_of_the_exact_ones(source):
     rng = random.Random(3)
     values = sorted([rng.lognormvariate(3.0, 0.25) for _ in range(6000)] + [rng.uniform(60, 900) for _ in range(60)])
-    window = parse_window(sealed_payload(encode(report(**{source: histogram(values)})), SEAL), "porch-1")
+    window = parse_window(sealed_payload(encode(report({source: histogram(values)})), SEAL), "porch-1")
     for q in (0.5, 0.9, 0.95, 0.99, 0.999):
         exact = values[math.ceil(q * len(values)) - 1]
         assert window.latency[source].quantile(q) == pytest.approx(exact, rel=0.011)
@@ -115,7 +117,7 @@ def test_whatever_was_counted_a_window_stays_small():
     wild = {
         source: histogram([10 ** rng.uniform(-5, 6) for _ in range(3000)]) for source in ("device", "cache", "host")
     }
-    data = sealed_payload(encode(report(**wild)), SEAL)
+    data = sealed_payload(encode(report(wild)), SEAL)
     assert len(data) <= MOST_BYTES
     window = parse_window(data, "porch-1")
     assert window.n == 9000
@@ -131,6 +133,7 @@ def test_windows_of_the_first_release_are_read(path):
     assert (window.seal, window.n, window.misses) == (SEAL, value["n"], value["cm"])
     assert {source: histogram.wire() for source, histogram in window.latency.items()} == value["lat"]
     assert (window.stages, window.error_codes, window.values, window.psi, window.site) == ({}, {}, 0, None, "")
+    assert window.dropped == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -140,7 +143,7 @@ def test_version_two_says_what_the_board_counts_and_stays_small(seed):
     assert len(data) <= MOST_BYTES
     window = parse_window(data, "porch-1")
     assert (window.refused_by_budget, window.error_codes) == (3, {"decode": 6, "budget": 3})
-    assert (window.clipped, window.values, window.psi) == (7, 90, 0.125)
+    assert (window.clipped, window.values, window.psi, window.dropped) == (7, 90, 0.125, 41)
     assert (window.site, window.group, window.compared) == ("berlin", "doors", 4)
     scales = {source: h.scale for source, h in window.latency.items()}
     assert scales["device"] >= 4, "the device loses precision late"
@@ -151,7 +154,7 @@ def test_version_two_says_what_the_board_counts_and_stays_small(seed):
 def test_stages_travel_by_their_names_where_there_is_room():
     only = {"device": histogram([20.0, 21.0, 90.0])}
     measured = {"prepare": histogram([1.0] * 3), "infer": histogram([19.0, 20.0, 88.0]), "tea": histogram([1.0])}
-    sent = replace(report(**only), over_budget=1, stages=measured)
+    sent = report(only, over_budget=1, stages=measured)
     window = parse_window(sealed_payload(encode(sent), SEAL), "porch-1")
     assert list(window.stages) == ["input", "inference"]
     assert window.stages["inference"].quantile(0.99) == pytest.approx(88.0, rel=0.09)
@@ -159,7 +162,7 @@ def test_stages_travel_by_their_names_where_there_is_room():
 
 def test_of_many_error_codes_the_frequent_ones_keep_their_names():
     codes = {f"code-{n}": n for n in range(1, 12)} | {"no code at all!": 3}
-    sent = replace(report(), errors=sum(codes.values()), error_codes=codes)
+    sent = report(errors=codes)
     window = parse_window(sealed_payload(encode(sent), SEAL), "porch-1")
     assert len(window.error_codes) == 9
     assert window.error_codes["code-11"] == 11
@@ -336,9 +339,9 @@ def test_a_long_name_is_cut_and_not_refused_by_the_host():
 
 
 def test_compared_answers_of_hosts_travel_where_there_are_any():
-    seen = parse_window(sealed_payload(encode(replace(report(**a_minute()), compared=5, differed=1)), SEAL), "porch-1")
+    seen = parse_window(sealed_payload(encode(report(a_minute(), compared=5, differed=1)), SEAL), "porch-1")
     assert (seen.compared, seen.differed) == (5, 1)
-    body = encode(report(**a_minute()))
+    body = encode(report(a_minute()))
     assert b'"hc"' not in body
     assert parse_window(sealed_payload(body, SEAL), "porch-1").compared == 0
 

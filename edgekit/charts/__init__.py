@@ -1,0 +1,1 @@
+"""Charts for the report and the fleet's pages, drawn by Python as SVG."""

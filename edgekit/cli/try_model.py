@@ -1,0 +1,95 @@
+"""edgekit try: a first look at a model, without a contract file, in one command."""
+
+from __future__ import annotations
+
+import shlex
+import webbrowser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgekit.cli.options import PATH, as_json, options_of, output, print_json, profiles, say
+from edgekit.cli.progress import console_progress
+from edgekit_converters.recipe.option import options_in
+from edgekit_converters.sources.load_options import LoadOptions
+
+
+@click.command("try")
+@click.argument("model", type=PATH)
+@click.option(
+    "--like",
+    "--calibration",
+    "like",
+    metavar="DATA",
+    help="Data as the board will see it, best 500 items or more, of which a fifth, at most 64, is kept to compare on: "
+    "a folder of images or recordings, a .npz, or module:function. Default: made-up inputs, which prove little.",
+)
+@click.option(
+    "--family",
+    type=click.Choice(("yolo", "ssd", "torchvision", "keras-app")),
+    help="What models of this family usually take and answer.",
+)
+@profiles(help="The boards; repeatable. Default: this machine and a Raspberry Pi 4.")
+@output("DIR", "Default: tried/MODEL.")
+@options_of(LoadOptions)
+@click.option("--open", "opens", is_flag=True, help="Open the report in a browser.")
+@as_json
+def try_model(
+    model: Path,
+    like: str | None,
+    family: Any,
+    profiles: tuple[str, ...],
+    output: Path | None,
+    opens: bool,
+    as_json: bool,
+    **loading: Any,
+) -> int:
+    """See what edgekit makes of MODEL: guess its contract, build it, compare ten answers.
+
+    What was guessed is printed, and written into a contract file that you can mend. `edgekit build` is the next step,
+    with your limits, your boards and an evaluation set.
+
+    \b
+    edgekit try net.onnx --like photos/
+    """
+    from edgekit.building.build_report import summary
+    from edgekit.cli.install import board_of
+    from edgekit.trying import look
+
+    boards = profiles or tuple(dict.fromkeys((*board_of(None, quiet=True).profiles[:1], "raspberry-pi-4")))
+    folder = output or Path("tried") / model.stem
+    with console_progress() as progress:
+        found = look(model, like, folder, boards, family, loading, progress, progress.say)
+    same = sum(one.same for one in found.answers)
+    if as_json:
+        print_json(
+            {
+                "contract": str(found.contract),
+                "guessed": list(found.guessed),
+                "answers": [asdict(one) for one in found.answers],
+                "build": found.report.as_json(),
+            }
+        )
+        return 0 if found.report.complete else 1
+    for line in summary(found.report, warned=True):
+        say(line)
+    if found.answers:
+        click.echo(f"\n{same} of {len(found.answers)} answers are the original's:")
+        rows = [("", "the original", "the bundle"), *((one.item, one.original, one.bundle) for one in found.answers)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row, one in zip(rows, (None, *found.answers), strict=True):
+            cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            say(f"  {cells}{'' if one is None or one.same else '  differs'}".rstrip())
+    page = found.report.page
+    command = ["edgekit", "build", str(model), "--contract", str(found.contract), "--profile", boards[-1]]
+    for option in options_in(LoadOptions):
+        given = loading[option.name]
+        for value in given if option.repeats else filter(None, [given]):
+            command += [option.flag] if value is True else [option.flag, str(value)]
+    command += ["--calibration", like or "DATA", "--evaluation", "OTHER_DATA", "-o", "bundles"]
+    click.echo(f"\nNext, with your limits and any option named above: {shlex.join(command)}")
+    if opens and page is not None:
+        webbrowser.open(page.absolute().as_uri())
+    return 0 if found.report.complete else 1

@@ -1,0 +1,266 @@
+"""Compare the boards of a wave with themselves before it, and with others meanwhile.
+
+    compare(wave, others, boards=100)          # Verdict("worse", "more errors: 2.1% of 4,210 against 0.1% before ...")
+
+Rules:
+- a board is compared with its own answers of the day before, so no board's traffic or speed counts for another's;
+- each board has one vote on each figure, from LEAST_VOTE to the third root of the bound, so three boards can stop a
+  roll-out (half of them, if it has fewer than five), and one can neither stop it nor outvote the others;
+- votes are divided by the mean vote of boards outside the wave, their strongest left out: what befalls every board,
+  or some at any time, is not the version's. Counts decide nothing before these boards would have shown the same,
+  by LEAST_ANSWERS at most, or the wave has all that it needs;
+- the evidence is the product of the votes, and of those of the waves before if they made it stronger. It is worse than
+  chance at the bound, which spends RISK over all figures and waves, however often they are looked at;
+- no errors are never worse, and a board without answers before has no vote.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median_low, stdev
+from typing import Literal, NamedTuple
+
+from edgekit_profiles import milliseconds
+from edgekit_runtime.telemetry.histogram import Histogram
+
+RISK = 0.01
+"""Chance that a version which is no worse is undone."""
+LEAST_ANSWERS = 300
+"""Answers a board, of as many boards as can stop it, or as many of more, before a wave is no worse."""
+LEAST_VOTE = 0.2
+ALLOWANCE = 0.001
+"""Share of the requests that may fail, or come late, beyond the margin."""
+MOST_PSI = 0.2
+TIMES = (2.0, 8.0)
+"""How many times the share that is no worse a worse version has: each is tested."""
+_FEW = 20
+_ENOUGH_BAD = 25
+"""Bad answers that others would have given, were they as bad as the wave's."""
+_SURE = 2.0
+"""Standard errors that are added to the mean vote of the others."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """n: answers.
+    over: those over budget.
+    latency: of answers by the device itself, milliseconds.
+    psi: the largest, None if unknown."""
+
+    n: int = 0
+    errors: int = 0
+    over: int = 0
+    latency: Histogram = field(default_factory=Histogram)
+    psi: float | None = None
+
+    @property
+    def requests(self) -> int:
+        return self.n + self.errors
+
+
+@dataclass(frozen=True)
+class BoardFigures:
+    """before, since: the wave began.
+    gone: offline since then."""
+
+    device: str
+    before: Figures
+    since: Figures
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """same: no worse. unknown: too few answers. why: in words, with the figures.
+
+    evidence: logarithm for each test; the next wave adds to it. doubt: most boards have their
+    strongest vote against it, and are too few.
+    """
+
+    says: Literal["same", "worse", "unknown"]
+    why: str = ""
+    evidence: tuple[float, ...] = ()
+    doubt: bool = False
+
+
+def agreeing(boards: int) -> int:
+    """How many boards of a roll-out can stop it."""
+    return min(3, (boards + 1) // 2)
+
+
+class BadCounts(NamedTuple):
+    """How many were bad, of how many."""
+
+    bad_before: float
+    before: int
+    bad: int
+    since: int
+
+
+def likelihood_ratio(counts: BadCounts, times: float, margin: float = 1.0, allowance: float = 0.0) -> float:
+    """How much likelier these counts are if the version is worse than if it is just no worse.
+
+    No worse is a share up to `margin` times the one before, plus `allowance`; worse is `times` that. The ratio is at
+    most 1 on average if the version is no worse, whatever the share before: with shrink = log g and times = t,
+    E[(tg)^bad] E[g^bad_before] <= exp(since * share * (tg - 1) + before * share_before * (g - 1))
+    <= g^-(allowance * before / margin).
+    """
+    shrink = math.log((margin * counts.since + counts.before) / (margin * times * counts.since + counts.before))
+    weight = counts.bad_before + counts.bad + allowance * counts.before / margin
+    return math.exp(min(50.0, counts.bad * math.log(times) + shrink * weight))
+
+
+def beyond(before: Histogram, since: Histogram, share: float, margin: float) -> BadCounts:
+    """Answers slower than the slowest `share` of those before, times `margin`.
+
+    The limit is the end of a bucket. Of those before it counts `share`, and one more because they chose the limit.
+    """
+    left, first = share * before.count, math.inf
+    for index in sorted(before.buckets, reverse=True):
+        left -= before.buckets[index]
+        if left <= 0:
+            first = math.log2(margin) * 2.0**since.scale + (index + 1) * 2.0 ** (since.scale - before.scale) - 1e-9
+            break
+    bad = sum(n for index, n in since.buckets.items() if index >= first)
+    return BadCounts(share * before.count + 1, before.count, bad, since.count)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A figure that may have become worse.
+    describe: of the boards where it did.
+
+    counts: of a board; instead of them True if it is worse, False if not; None for no vote.
+    """
+
+    counts: Callable[[BoardFigures], BadCounts | bool | None]
+    describe: Callable[[Sequence[BoardFigures]], str]
+    margin: float = 1.0
+    allowance: float = 0.0
+    times: tuple[float, ...] = TIMES
+
+    def votes(self, some: Iterable[BoardFigures], most: float) -> list[tuple[BoardFigures, list[float]]]:
+        """Each board that has a vote, with one for each of `times`."""
+        found = []
+        for one in some:
+            counts = self.counts(one)
+            if isinstance(counts, BadCounts) and counts.before and counts.since:
+                ratios = [likelihood_ratio(counts, times, self.margin, self.allowance) for times in self.times]
+            elif isinstance(counts, bool):
+                ratios = [math.inf if counts else 0.0]
+            else:
+                continue
+            found.append((one, [min(most, LEAST_VOTE + (1.0 - LEAST_VOTE) * ratio) for ratio in ratios]))
+        return found
+
+
+def _share(what: str, bad: Callable[[Figures], int], margin: float) -> _Question:
+    def counts(one: BoardFigures) -> BadCounts:
+        return BadCounts(bad(one.before), one.before.requests, bad(one.since), one.since.requests)
+
+    def describe(some: Sequence[BoardFigures]) -> str:
+        before, of_before, now, of = map(sum, zip(*map(counts, some), strict=True))
+        return f"more {what}: {now / of:.2%} of {of:,} against {before / of_before:.2%} of {of_before:,} before"
+
+    return _Question(counts, describe, margin, ALLOWANCE)
+
+
+def _slow(share: float, margin: float) -> _Question:
+    def describe(some: Sequence[BoardFigures]) -> str:
+        then, now = Histogram(), Histogram()
+        for one in some:
+            then.merge(one.before.latency)
+            now.merge(one.since.latency)
+        name, quantile = f"p{100 - 100 * share:.0f}", 1.0 - share
+        new, old = (milliseconds(one.quantile(quantile) or 0.0) for one in (now, then))
+        return f"slower: {name} {new} ms against {old} before"
+
+    return _Question(lambda one: beyond(one.before.latency, one.since.latency, share, margin), describe)
+
+
+def _drifts(one: BoardFigures) -> bool | None:
+    psi = one.since.psi
+    return None if psi is None else psi > MOST_PSI and psi > (one.before.psi or 0.0) + 0.1
+
+
+def _questions(p99_margin: float, ratio_margin: float) -> tuple[_Question, ...]:
+    return (
+        _share("errors", lambda figures: figures.errors, ratio_margin),
+        _share("answers over budget", lambda figures: figures.over, ratio_margin),
+        _slow(0.01, p99_margin),
+        _slow(0.1, p99_margin),
+        _Question(
+            _drifts, lambda some: f"scores drift: PSI up to {max(one.since.psi or 0 for one in some):.2f}", times=(1,)
+        ),
+        _Question(lambda one: one.gone, lambda _: "offline since they installed it", times=(1,)),
+    )
+
+
+def compare(
+    wave: Sequence[BoardFigures],
+    others: Sequence[BoardFigures],
+    *,
+    boards: int,
+    waves: int = 1,
+    p99_margin: float = 1.25,
+    ratio_margin: float = 1.5,
+    earlier: Sequence[float] = (),
+) -> Verdict:
+    """boards, waves: of the whole roll-out. earlier: evidence of the waves before."""
+    questions = _questions(p99_margin * _slowdown(others), ratio_margin)
+    tests = sum(len(one.times) for one in questions)
+    bound = waves * tests / RISK
+    most = bound ** (1.0 / agreeing(boards))
+    found, doubt, before = list[float](), False, list(earlier or [0.0] * tests)
+    answers = sum(min(one.before.requests, one.since.requests, LEAST_ANSWERS) for one in wave)
+    wanted = LEAST_ANSWERS * min(agreeing(boards), max(1, len(wave)))
+    heard = [one.since.requests for one in others if one.before.requests]
+    for question in questions:
+        mine, theirs = question.votes(wave, most), question.votes(others, most)
+        for place in range(len(question.times)):
+            usual = _usual([votes[place] for _, votes in theirs], most)
+            evidence = sum(math.log(votes[place] / usual) for _, votes in mine)
+            found.append(max(0.0, before[len(found)]) + evidence)
+            early = bool(heard) and answers < wanted and sum(heard) < _shows(question, wave)
+            if found[-1] > math.log(bound) - 1e-9 and not early:
+                worse = [one for one, votes in mine if votes[place] > 1.0]
+                why = f"{question.describe(worse)}, on {len(worse)} of {len(mine)} boards"
+                return Verdict("worse", why, tuple(found))
+            doubt = doubt or 2 * sum(votes[place] / usual >= most for _, votes in mine) > len(wave)
+    doubt = doubt and (answers >= wanted or len(wave) < agreeing(boards))
+    if answers < wanted:
+        few = f"its boards gave {answers} answers that can be compared with those before, and {wanted} are needed"
+        return Verdict("unknown", few, tuple(found), doubt)
+    return Verdict("same", "", tuple(found), doubt)
+
+
+def _shows(question: _Question, wave: Sequence[BoardFigures]) -> float:
+    """From how many answers on others would show what the wave does; 0 without counts."""
+    counts = [found for one in wave if isinstance(found := question.counts(one), BadCounts)]
+    bad = sum(one.bad for one in counts)
+    return min(LEAST_ANSWERS, _ENOUGH_BAD * sum(one.since for one in counts) / bad) if bad else 0.0
+
+
+def _slowdown(others: Sequence[BoardFigures]) -> float:
+    """How many times as slow half of the other boards became at least, by their p90; at least 1."""
+    factors = []
+    for one in others:
+        before, since = one.before.latency.quantile(0.9), one.since.latency.quantile(0.9)
+        if before and since and one.since.latency.count >= _FEW:
+            factors.append(since / before)
+    return max(1.0, median_low(factors)) if len(factors) > 1 else 1.0
+
+
+def _usual(votes: Sequence[float], most: float) -> float:
+    """The vote that counts as none: the mean of these plus two standard errors, at least 1.
+
+    `most` if a third of them are worse. A single one that is worse is left out, so that one board hides nothing.
+    """
+    worse = sum(vote > 1.0 for vote in votes)
+    if worse <= 1:
+        return 1.0
+    if 3 * worse > len(votes):
+        return most
+    return max(1.0, fmean(votes) + _SURE * stdev(votes) / math.sqrt(len(votes)))

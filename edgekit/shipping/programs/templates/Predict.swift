@@ -1,0 +1,31 @@
+// __TITLE__: written by edgekit export, and not run there.
+// model.tflite is a resource of the app; Podfile: pod 'MediaPipeTasksVision'
+import MediaPipeTasksVision
+import UIKit
+
+final class Predictor {
+  private let task: __TASK__
+
+  init() throws {
+    let options = __TASK__Options()
+    options.baseOptions.modelAssetPath = Bundle.main.path(forResource: "model", ofType: "tflite")!
+    options.runningMode = .image
+__SWIFT_OPTIONS__
+    task = try __TASK__(options: options)
+  }
+
+  /// The image's orientation is `.up`.
+  func predict(_ image: UIImage) throws -> __SWIFT_TYPE__ {
+//? crop
+    let width = (image.size.width * image.scale).rounded(), height = (image.size.height * image.scale).rounded()
+    let scale = min(width / __WIDTH__, height / __HEIGHT__) * __CROP__
+    let w = max(1, (__WIDTH__ * scale).rounded(.toNearestOrEven)), h = max(1, (__HEIGHT__ * scale).rounded(.toNearestOrEven))
+    let left = ((width - w) / 2).rounded(.down), top = ((height - h) / 2).rounded(.down)
+    let region = CGRect(x: left / width, y: top / height, width: w / width, height: h / height)
+    return try task.__VERB__(image: MPImage(uiImage: image), regionOfInterest: region).__SWIFT_ANSWER__
+//.
+//? not crop
+    return try task.__VERB__(image: MPImage(uiImage: image)).__SWIFT_ANSWER__
+//.
+  }
+}

@@ -1,0 +1,47 @@
+"""A folder of pictures into a CSV, and nothing twice.
+
+    python examples/batch_folder.py net.ekb photos/ answers.csv --cache answers.db
+
+Answers are kept on disk by the picture's bytes: the next run computes only what is new.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import Counter
+from pathlib import Path
+
+from edgekit_runtime import CacheOptions, EdgekitError, open_bundle
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("bundle")
+    asked.add_argument("folder", type=Path)
+    asked.add_argument("table", type=Path)
+    asked.add_argument("--cache", default="answers.db")
+    options = asked.parse_args()
+    sources: Counter[str] = Counter()
+    files = sorted(path for path in options.folder.rglob("*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
+    with (
+        open_bundle(options.bundle, cache=CacheOptions(disk=options.cache)) as model,
+        options.table.open("w") as stream,
+    ):
+        table = csv.writer(stream)
+        table.writerow(("file", "label", "score"))
+        for path in files:
+            try:
+                answer = model.predict(path)
+            except EdgekitError as error:  # one broken file ends nothing
+                table.writerow((path, f"error: {error}", ""))
+                sources["error"] += 1
+                continue
+            (best,) = answer.top(1)
+            table.writerow((path, best.label, f"{best.score:.4f}"))
+            sources[answer.source] += 1
+    print(", ".join(f"{count} from the {source}" for source, count in sources.items()))
+
+
+if __name__ == "__main__":
+    main()

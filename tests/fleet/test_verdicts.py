@@ -1,0 +1,379 @@
+"""Verdicts on a new version: the real store, tables and rule under a clock of the test; then many simulated fleets."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from fleet.boards import NOW, arrival, birth, histogram
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.fleet.verdicts import LAWS, VERSIONS, roll_out
+from edgekit.fleet.rollout_runner import Rolling
+from edgekit.fleet.rollouts.comparison import (
+    LEAST_ANSWERS,
+    BadCounts,
+    BoardFigures,
+    Figures,
+    beyond,
+    compare,
+    likelihood_ratio,
+)
+from edgekit.fleet.rollouts.rollout_tables import RolloutBundle
+from edgekit.fleet.rollouts.waves import RolloutPlan
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit_runtime.install.orders import Former, OrderReport
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.link import Broker
+
+TWO = RolloutBundle("digits", "2", "raspberry-pi-4", ("raspberry-pi-4",), "b" * 64, "b" * 12, 1000)
+MINUTE = 60_000
+
+
+@pytest.fixture
+def store():
+    """The rule is the same on each database; tests/contracts has what differs."""
+    store = SqliteStore.open(Path(":memory:"))
+    yield store
+    store.close()
+
+
+@dataclass
+class Habit:
+    """per_minute: requests. ms: usual latency. errors: share of the requests. there: whether the board is on.
+    slower, worse: with the new version, times and more errors."""
+
+    per_minute: float = 12.0
+    ms: float = 20.0
+    errors: float = 0.0
+    there: bool = True
+    slower: float = 1.0
+    worse: float = 0.0
+
+
+@dataclass
+class Fleet:
+    """Boards that report every five minutes, and take orders at once; a server without a broker."""
+
+    store: object
+    habits: dict[str, Habit]
+    seed: int = 0
+    now: int = NOW
+    moved: set[str] = field(default_factory=set)
+
+    def __post_init__(self):
+        self.draw, self.seq = random.Random(self.seed), 0
+        self.rolling = Rolling(Broker.parse("mqtt://127.0.0.1:1"), self.store)
+        self.tables = self.rolling.tables
+        self.store.commit([], [birth(name, received=self.now) for name in self.habits])
+
+    def pass_time(self, minutes=5):
+        self.now += minutes * MINUTE
+        self.seq += 1
+        sent = []
+        for name, habit in self.habits.items():
+            if not habit.there:
+                continue
+            new = name in self.moved
+            requests = int(habit.per_minute * minutes + self.draw.random())
+            share = habit.errors + habit.worse * new
+            failed = sum(self.draw.random() < share for _ in range(requests))
+            usual = habit.ms * (habit.slower if new else 1.0)
+            ms = [usual * self.draw.lognormvariate(0, 0.2) for _ in range(requests - failed)]
+            sent.append(arrival(self.seq, name, at=self.now, received=self.now, ms=ms, errors=failed, over=0,
+                                version="2" if new else "1"))  # fmt: skip
+        self.store.commit(sent, [])
+        self.store.look_for_silence(self.now)
+
+    def report(self):
+        """Boards do what they were ordered."""
+        said = []
+        for due in self.tables.due(self.now, 0):
+            if due.order is None or not self.habits[due.device].there:
+                continue
+            (self.moved.add if due.want == "new" else self.moved.discard)(due.device)
+            former = Former("1", "a" * 64)
+            said.append((due.device, OrderReport(due.rev, "committed", due.order.version, former=former)))
+        self.tables.report(said, self.now)
+
+    def roll_out(self, plan=None, hours=12, hours_before=3):
+        """The standing when it ends or pauses."""
+        for _ in range(hours_before):
+            self.pass_time(60)
+        made = self.tables.make(TWO, "http://x/y.ekb", plan or RolloutPlan(), list(self.habits), self.now)
+        for _ in range(hours * 12):
+            self.report()
+            self.pass_time()
+            self.rolling.step(self.now)
+            standing = self.tables.get(made.id).standing
+            if standing.state != "running":
+                break
+        return standing
+
+
+def fleet_of(store, boards, *, seed=0, **habit):
+    return Fleet(store, {f"porch-{n}": Habit(**habit) for n in range(boards)}, seed)
+
+
+def unlike(store, boards, seed, **habit):
+    """Boards of different traffic, speed and errors; one has a hundred times the answers of the others."""
+    draw = random.Random(seed)
+    habits = {
+        f"porch-{n}": Habit(draw.choice([2, 6, 12, 30]), draw.uniform(9, 90), draw.choice([0, 0, 0.001, 0.02]), **habit)
+        for n in range(boards)
+    }
+    habits["porch-3"] = replace(habits["porch-3"], per_minute=300, ms=2.0)
+    return Fleet(store, habits, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_faultless_version_is_done_on_boards_unlike_each_other(store, seed):
+    """The first wave's board may be the slowest of the fleet, or the one that fails most: it always was."""
+    standing = unlike(store, 30, seed).roll_out()
+    assert (standing.state, standing.why) == ("done", "every wave has committed")
+
+
+WORSE = {"1.8 times slower": Habit(slower=1.8), "2 % more errors": Habit(worse=0.02)}
+
+
+@pytest.mark.parametrize("habit", WORSE.values(), ids=WORSE)
+@pytest.mark.parametrize("boards", [6, 40])
+def test_a_worse_version_is_undone_beside_one_busy_old_board(store, boards, habit):
+    fleet = fleet_of(store, boards, slower=habit.slower, worse=habit.worse)
+    fleet.habits["porch-3"] = Habit(per_minute=600, ms=2.0)
+    standing = fleet.roll_out()
+    assert standing.state == "undoing", standing
+    assert ("slower: p" if habit.slower > 1 else "more errors: ") in standing.why
+    assert standing.why.endswith("boards")
+    fleet.report()
+    fleet.rolling.step(fleet.now)
+    assert fleet.tables.get(1).standing.state == "undone"
+
+
+def test_a_hostile_board_in_the_first_wave_stops_nothing(store):
+    fleet = fleet_of(store, 30)
+    for _ in range(3):
+        fleet.pass_time(60)
+    made = fleet.tables.make(TWO, "http://x/y.ekb", RolloutPlan(), list(fleet.habits), fleet.now)
+    (first,) = (row.device for row in fleet.tables.boards(made.id) if row.wave == 0)
+    fleet.habits[first] = Habit(worse=1.0, slower=50.0)
+    while (standing := fleet.tables.get(made.id).standing).state == "running":
+        fleet.report()
+        fleet.pass_time()
+        fleet.rolling.step(fleet.now)
+    assert standing.state == "done"
+    assert len([row for row in fleet.tables.boards(made.id) if row.wave == 0]) == 3, "two more were asked"
+
+
+def test_a_hostile_board_does_not_wave_a_worse_version_through(store):
+    fleet = fleet_of(store, 10, worse=0.1)
+    fleet.habits["porch-0"] = Habit(per_minute=600, ms=0.01)
+    fleet.habits["porch-1"] = Habit(errors=1.0)
+    assert fleet.roll_out().state == "undoing"
+
+
+def test_a_door_bell_with_a_request_a_minute_is_judged(store):
+    """It takes hours, and no longer than a day a wave."""
+    fleet = fleet_of(store, 10, per_minute=1.0)
+    assert fleet.roll_out(hours=60, hours_before=12).state == "done"
+    assert fleet.now - NOW < 40 * 60 * MINUTE
+
+
+def test_a_worse_one_at_a_door_bell_is_undone(store):
+    standing = fleet_of(store, 10, per_minute=1.0, slower=20.0).roll_out(hours=60, hours_before=12)
+    assert standing.state == "undoing"
+
+
+def test_where_the_only_board_of_a_wave_is_gone_another_takes_its_place(store):
+    fleet = fleet_of(store, 10)
+    for _ in range(3):
+        fleet.pass_time(60)
+    made = fleet.tables.make(TWO, "http://x/y.ekb", RolloutPlan(), list(fleet.habits), fleet.now)
+    (first,) = (row.device for row in fleet.tables.boards(made.id) if row.wave == 0)
+    fleet.habits[first] = Habit(there=False)
+    began = fleet.now
+    while fleet.tables.get(made.id).standing.wave == 0:
+        fleet.report()
+        fleet.pass_time()
+        fleet.rolling.step(fleet.now)
+        assert fleet.now - began < 60 * MINUTE
+    assert fleet.tables.get(made.id).standing.state == "running"
+
+
+def test_a_wave_of_boards_that_are_all_gone_pauses_nothing_for_ever(store):
+    """Five of ten are offline and come last; they install when they come back."""
+    fleet = fleet_of(store, 10)
+    gone = [f"porch-{n}" for n in range(5)]
+    fleet.pass_time(60)
+    fleet.habits |= dict.fromkeys(gone, Habit(there=False))
+    standing = fleet.roll_out(hours=60)
+    assert (standing.state, standing.wave) == ("done", 3)
+    assert standing.why == "every wave has committed; 5 boards install it when they come back"
+    assert fleet.now - NOW < 40 * 60 * MINUTE
+    fleet.habits |= dict.fromkeys(gone, Habit())
+    fleet.report()
+    assert fleet.moved == set(fleet.habits)
+
+
+def test_where_all_boards_are_gone_the_operators_word_is_enough(store):
+    """It pauses after a day; `resume` does not begin another one for the same wave."""
+    fleet = fleet_of(store, 4)
+    fleet.pass_time(60)
+    fleet.habits = dict.fromkeys(fleet.habits, Habit(there=False))
+    standing = fleet.roll_out(hours=30)
+    assert (standing.state, standing.why) == ("paused", "no board of wave 1 finished in time")
+    fleet.tables.speak(1, "resume", fleet.now)
+    for _ in range(4):
+        fleet.pass_time(5)
+        fleet.rolling.step(fleet.now)
+    assert fleet.tables.get(1).standing.wave == 1
+
+
+def test_boards_that_fall_silent_with_the_new_version_stop_it(store):
+    fleet = fleet_of(store, 20)
+    for _ in range(3):
+        fleet.pass_time(60)
+    made = fleet.tables.make(TWO, "http://x/y.ekb", RolloutPlan(), list(fleet.habits), fleet.now)
+    for _ in range(36):
+        fleet.report()
+        fleet.habits |= dict.fromkeys(fleet.moved, Habit(there=False))
+        fleet.pass_time()
+        fleet.rolling.step(fleet.now)
+    standing = fleet.tables.get(made.id).standing
+    assert (standing.state, standing.wave) == ("undoing", 0)
+    assert standing.why == "wave 1: offline since they installed it, on 3 of 3 boards"
+
+
+def test_what_happens_to_all_boards_is_not_the_versions(store):
+    fleet = fleet_of(store, 12)
+    for _ in range(3):
+        fleet.pass_time(60)
+    made = fleet.tables.make(TWO, "http://x/y.ekb", RolloutPlan(), list(fleet.habits), fleet.now)
+    while (standing := fleet.tables.get(made.id).standing).state == "running":
+        fleet.report()
+        fleet.habits = dict.fromkeys(fleet.habits, Habit(ms=20.0 + min(20.0, (fleet.now - made.made_ms) / 3 / MINUTE)))
+        fleet.pass_time()
+        fleet.rolling.step(fleet.now)
+    assert standing.state == "done", standing
+
+
+# The comparison itself.
+
+
+def figures(errors=0, n=LEAST_ANSWERS, ms=20.0, psi=None):
+    return Figures(n - errors, errors, 0, histogram([ms] * (n - errors)), psi)
+
+
+def boards(*several):
+    return [BoardFigures(f"porch-{n}", *one) for n, one in enumerate(several)]
+
+
+OLD = figures(n=17_000, errors=17)
+COMPARED = {
+    "the same": ([(OLD, figures())] * 3, "same"),
+    "no errors before or since": ([(figures(n=17_000), figures())] * 3, "same"),
+    "one error": ([(figures(n=17_000), figures(1))] + [(OLD, figures())] * 2, "same"),
+    "errors on three": ([(OLD, figures(9))] * 3, "worse"),
+    "errors on two of three": ([(OLD, figures(300))] * 2 + [(OLD, figures())], "same"),
+    "slower": ([(OLD, figures(ms=30.0))] * 3, "worse"),
+    "a tenth slower": ([(OLD, figures(ms=22.0))] * 3, "same"),
+    "drift": ([(OLD, figures(psi=0.5))] * 3, "worse"),
+    "drift that was there": ([(replace(OLD, psi=0.45), figures(psi=0.5))] * 3, "same"),
+    "drift on one": ([(OLD, figures(psi=0.5)), *[(OLD, figures(psi=0.05))] * 2], "same"),
+    "too few answers": ([(OLD, figures(n=LEAST_ANSWERS - 1))] * 3, "unknown"),
+    "no answers before": ([(Figures(), figures())] * 3, "unknown"),
+    "no boards": ([], "unknown"),
+}
+
+
+@pytest.mark.parametrize(("several", "says"), COMPARED.values(), ids=COMPARED)
+def test_the_comparison(several, says):
+    verdict = compare(boards(*several), [], boards=100, waves=4)
+    assert verdict.says == says
+    assert bool(verdict.why) == (says != "same")
+
+
+def test_of_one_or_two_boards_one_is_enough_and_of_three_another_must_agree():
+    (alone,) = boards((OLD, figures(60)))
+    assert compare([alone], [], boards=1, waves=4).says == "worse"
+    assert compare([alone], [], boards=2, waves=4).says == "worse"
+
+
+def test_what_befalls_all_boards_is_not_the_versions_where_the_others_have_hardly_answered():
+    """A tenth of the answers is late everywhere; of the few that the others gave, on one board alone by chance."""
+    before, late = Figures(17_500, 0, 50), Figures(20, 0, 2)
+    wave = boards(*[(before, late)] * 5)
+    few = boards((before, late), *[(before, Figures(20))] * 4)
+    assert compare(wave, few, boards=10, waves=4).says == "unknown"
+    assert compare(wave, few * 4, boards=10, waves=4).says == "unknown", "a fifth of the others are worse, too"
+    well = boards(*[(before, Figures(100))] * 5)
+    assert compare(wave, well, boards=10, waves=4).says == "worse"
+    enough = boards(*[(before, Figures(300, 0, 30))] * 5)
+    assert compare(enough, few, boards=10, waves=4).says == "worse", "it does not wait for boards that are idle"
+    assert compare(wave, [], boards=10, waves=4).says == "worse"
+    new = boards(*[(Figures(), Figures(20))] * 5)
+    assert compare(wave, new, boards=10, waves=4).says == "worse", "nor for boards without a past, which have no vote"
+
+
+def test_the_evidence_of_a_wave_adds_to_the_next():
+    few = boards((OLD, figures(4)), (OLD, figures()))
+    first = compare(few, [], boards=100, waves=4)
+    assert (first.says, max(first.evidence) > 0) == ("unknown", True) or first.says == "same"
+    later = compare(boards((OLD, figures(9)), (OLD, figures(9))), [], boards=100, waves=4, earlier=first.evidence)
+    alone = compare(boards((OLD, figures(9)), (OLD, figures(9))), [], boards=100, waves=4)
+    assert max(later.evidence) >= max(alone.evidence)
+
+
+@given(
+    st.floats(0, 0.3), st.integers(1, 400), st.integers(1, 400), st.sampled_from([2.0, 8.0]), st.floats(1, 2),
+    st.floats(0, 0.01),
+)  # fmt: skip
+def test_evidence_against_an_equal_version_is_at_most_one_on_average(share, before, since, times, margin, allowance):
+    """Over all counts that are possible, whatever the share before is."""
+
+    def chances(of, share):
+        return [math.comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(of + 1)]
+
+    worst = min(1.0, margin * share + allowance)
+    then, now = chances(min(before, 60), share), chances(min(since, 60), worst)
+    mean = sum(
+        p * q * likelihood_ratio(BadCounts(x, len(then) - 1, y, len(now) - 1), times, margin, allowance)
+        for x, p in enumerate(then)
+        for y, q in enumerate(now)
+    )
+    assert mean <= 1 + 1e-9
+
+
+def test_slow_answers_are_counted_beyond_the_slowest_of_before():
+    before = histogram([10.0] * 990 + [50.0] * 10)
+    assert beyond(before, histogram([10.0] * 99 + [70.0]), 0.01, 1.25) == BadCounts(11, 1000, 1, 100)
+    assert beyond(before, histogram([10.0] * 99 + [60.0]), 0.01, 1.25).bad == 0
+    assert beyond(before, Histogram(), 0.01, 1.25) == BadCounts(11, 1000, 0, 0)
+    assert beyond(Histogram(), histogram([5.0]), 0.01, 1.25) == BadCounts(1, 0, 0, 1)
+
+
+# Many fleets; benchmarks/fleet/verdicts.py has a thousand of each.
+
+SEEDS = range(4)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_an_equal_version_is_done_whatever_the_traffic(law):
+    assert [roll_out(LAWS[law], VERSIONS["equal"], 10, seed).state for seed in SEEDS] == ["done"] * len(SEEDS)
+
+
+@pytest.mark.parametrize(("boards", "seed"), [(10, 47), (10, 63), (1000, 27)])
+def test_an_equal_version_is_done_where_all_boards_become_slower(boards, seed):
+    """Fleets in which a wave had more late answers by chance than the few of the others."""
+    law = LAWS["all slower within an hour, 1.5 times"]
+    assert roll_out(law, VERSIONS["equal"], boards, seed).state == "done"
+
+
+@pytest.mark.parametrize("version", ["1.4 times slower", "2 % more errors"])
+@pytest.mark.parametrize("law", ["equal boards", "heavy-tailed traffic", "one busy board", "no errors"])
+def test_a_worse_version_is_undone_whatever_the_traffic(law, version):
+    assert [roll_out(LAWS[law], VERSIONS[version], 10, seed).state for seed in SEEDS] == ["undoing"] * len(SEEDS)
