@@ -70,7 +70,8 @@ def main() -> None:
 
 
 def ours(path: Path, folder: Path, stack: ExitStack, *, threads: int, instances: int = 1) -> Server:
-    from others import Started, free_port
+    from others import Started
+    from ports import free_port
 
     port = free_port()
     engines = ["--threads", threads, "--instances", instances]
@@ -106,7 +107,8 @@ def triton(path: Path, folder: Path, stack: ExitStack) -> dict[str, Server]:
 
 
 def mlserver(data: bytes, folder: Path, stack: ExitStack) -> Server:
-    from others import Started, environment, free_port
+    from others import Started, environment
+    from ports import free_port
 
     own, port = folder / "mlserver", free_port()
     (own / "models" / "net").mkdir(parents=True)

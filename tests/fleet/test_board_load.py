@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mosquitto import Mosquitto, free_port
+from mosquitto import Mosquitto
+from ports import free_port
 
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.simulated import BoardLoad, BoardLoadPlan

@@ -12,8 +12,9 @@ import time
 import paho.mqtt.client as mqtt
 import pytest
 from certificates import authority, certificate
-from mosquitto import WHERE, free_port
+from mosquitto import WHERE
 from parts import missing
+from ports import free_port
 
 from edgekit.fleet.alerts.alert_rules import AlertFinding
 from edgekit.fleet.alerts.rules_file import Rules

@@ -14,6 +14,7 @@ import urllib.request
 import numpy as np
 import pytest
 import tiny
+from ports import closed_port
 from redis_server import RedisServer
 
 from edgekit_runtime import CacheOptions, open_bundle
@@ -139,15 +140,14 @@ def test_a_cache_that_is_no_url_is_wrong_usage(edgekit, bundle, monkeypatch):
 
 
 def test_hosts_that_share_a_cache_serve_though_it_is_away(bundle):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    child = start(bundle, "--listen", "127.0.0.1:0", "--json", "--cache", f"redis://127.0.0.1:{port}")
-    try:
-        with HostClient(json.loads(child.stdout.readline())["listening"], model="tiny") as client:
-            assert [int(client.infer(RED, LONG).outputs["probs"].argmax()) for _ in range(8)] == [0] * 8
-    finally:
-        child.terminate()
-        child.communicate(timeout=LONG)
+    with closed_port() as port:
+        child = start(bundle, "--listen", "127.0.0.1:0", "--json", "--cache", f"redis://127.0.0.1:{port}")
+        try:
+            with HostClient(json.loads(child.stdout.readline())["listening"], model="tiny") as client:
+                assert [int(client.infer(RED, LONG).outputs["probs"].argmax()) for _ in range(8)] == [0] * 8
+        finally:
+            child.terminate()
+            child.communicate(timeout=LONG)
 
 
 PATIENT = "from edgekit_runtime.cache.shared import SharedCache as C; C.__init__.__kwdefaults__['wait_s'] = 30.0; "

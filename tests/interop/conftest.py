@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import tiny
-from others import Started, Triton, environment, free_port
+from others import Started, Triton, environment
+from ports import free_port
 
 HERE = Path(__file__).parent
 ONNX = tiny.MODELS / tiny.RECIPES["onnx-f32"][0]

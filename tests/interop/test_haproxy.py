@@ -15,8 +15,9 @@ import time
 import pytest
 import tiny
 from heated import heat, wait_for
-from others import Started, free_port
+from others import Started
 from parts import missing
+from ports import free_port
 
 from edgekit_runtime import BudgetExceeded, open_bundle
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from pathlib import Path
 import av
 import numpy as np
 from parts import missing
+from ports import free_port
 
 SERVER = Path(__file__).with_name("rtsp_camera.py")
 PYTHON = "/usr/bin/python3"  # Debian's GObject introspection is for Debian's Python
@@ -51,8 +51,7 @@ class RtspCamera:
     def __init__(self) -> None:
         if sys.platform != "linux":
             missing("GStreamer's RTSP server", "a Linux with apt-get")
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"rtsp://anna:s3cret@127.0.0.1:{self.port}/camera"
         self._process: subprocess.Popen[str] | None = None
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from parts import missing
+from ports import free_port
 
 WHERE = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
@@ -25,12 +26,6 @@ from edgekit.fleet.serve import EmbeddedBroker
 broker = EmbeddedBroker(int(sys.argv[1])).__enter__()
 threading.Event().wait()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _missing() -> None:

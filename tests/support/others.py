@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 from parts import missing
+from ports import free_port
 
 STARTS_IN_S = 90.0
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -39,11 +39,6 @@ def environment(folder: Path, python: str | Path, *packages: str) -> Path:
             said = done.stderr.strip().splitlines()
             missing(f"{' '.join(packages)} ({said[-1] if said else 'uv failed'})", f"pip install {' '.join(packages)}")
     return target / "bin" / "python"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def is_ready(url: str, model: str) -> bool:

@@ -10,8 +10,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from mosquitto import free_port
 from parts import missing
+from ports import free_port
 
 
 class Postgres:

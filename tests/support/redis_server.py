@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from parts import missing
+from ports import free_port
 
 
 class RedisServer:
@@ -23,8 +24,7 @@ class RedisServer:
         binary = shutil.which("redis-server") or shutil.which("valkey-server")
         if binary is None:
             missing("redis-server", "sudo apt-get install redis-server")
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
                          "--dir", str(folder), "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"]  # fmt: skip

@@ -10,8 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from mosquitto import free_port
 from parts import missing
+from ports import free_port
 
 WHERE = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 

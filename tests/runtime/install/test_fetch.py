@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from downloads import Script, serving
 from installed import UNSIGNED, current, events, names
+from ports import closed_port
 
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.install import BoardIdentity, DownloadLimits, FetchOptions, collect, status
@@ -362,9 +363,8 @@ def test_an_address_with_letters_of_other_languages_is_asked_for_as_browsers_do(
 
 
 def test_nobody_there_is_told_with_the_place(put, root, quick):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(EdgekitError, match=f"cannot be fetched from 127.0.0.1:{port}: nothing listens there") as caught:
+    told = "cannot be fetched from 127.0.0.1:{}: nothing listens there"
+    with closed_port() as port, pytest.raises(EdgekitError, match=told.format(port)) as caught:
         put(f"http://127.0.0.1:{port}/net.ekb", quick)
     assert caught.value.do == "Try again later", "nothing arrived that could be kept"
 

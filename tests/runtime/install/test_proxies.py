@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from downloads import Script, serving
 from installed import UNSIGNED, names
+from ports import closed_port
 
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.install import DownloadLimits, FetchOptions
@@ -231,9 +232,7 @@ def test_one_that_drips_is_given_up(through, put, root):
 
 
 def test_one_that_is_not_there_is_named(through, made, put):
-    with socket.socket() as reserved:  # bound, and no other server gets its port
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
+    with closed_port() as port:
         told = rf"through the proxy 127.0.0.1:{port} .*nothing listens there"
         with through(Proxy(), Script(b""), f"http://127.0.0.1:{port}") as url, pytest.raises(EdgekitError, match=told):
             put(url, QUICK)

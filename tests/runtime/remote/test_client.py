@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from ports import closed_port
 from refusing import has_code
 from scripted import Scripted, http, reset
 
@@ -354,9 +355,8 @@ def test_a_name_that_takes_long_to_look_up_is_late_and_no_second_thread_is_start
 
 
 def test_nothing_listening_is_unreachable_at_once():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(HostError, match="nothing listens there", check=has_code("host-unreachable")):
+    refused = pytest.raises(HostError, match="nothing listens there", check=has_code("host-unreachable"))
+    with closed_port() as port, refused:
         ask(f"http://127.0.0.1:{port}")
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import tiny
-from mosquitto import Mosquitto, free_port
+from mosquitto import Mosquitto
+from ports import free_port
 
 pytest.importorskip("paho.mqtt.client")
 
