@@ -2,7 +2,7 @@
 
     for given in expand(["cat.jpg", "photos/"]):
         answer = model.predict(load(given, model.contract))
-    for name, frame in frames("speech.wav", session.contract) or ():      # for a model that keeps a state
+    for name, frame in several("speech.wav", session.contract) or ():     # for a model that keeps a state
         answer = session.predict(frame)                                   # name: "speech.wav, frame 12"
     for file in Arrivals(Path("inbox")).until(ended): ...                 # ended: an Event
 
@@ -10,8 +10,9 @@ Rules:
 - a directory means the pictures and arrays below it by name, without hidden ones; a folder that is empty or cannot be
   read is an error in its place among the files; a file that is named itself may have any ending;
 - an array file is read only as far as the model can take it;
-- a .wav is cut into frames a hop apart (the contract's, else the frame's length); an array with one axis more than the
-  model's input is a sequence of frames, as is a .npz of several such arrays;
+- an array with one axis more than the model's input holds several items, as does a .npz of several such arrays; to a
+  model that keeps a state they are frames of one sequence. `y`, the labels of an evaluation file, is left out;
+- for such a model a .wav is cut into frames a hop apart (the contract's, else the frame's length);
 - a file arrives when size, time and inode were the same for SETTLED_S, and again after it was changed. Those that were
   there at the start, empty and hidden files, and folders do not arrive;
 - a folder is polled ten times a second, for at most a twentieth of the time.
@@ -97,24 +98,30 @@ def load(given: str, contract: Contract) -> Any:
     """Arrays of .npy and .npz files, else the path. Raises what `read_arrays` raises."""
     if not given.lower().endswith(ARRAYS):
         return given
+    arrays = _read(given, contract, sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs))
+    return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)
+
+
+def _read(given: str, contract: Contract, most_bytes: int) -> dict[str, Any]:
     from edgekit_runtime.contract.array_file import read_arrays
 
     item = "one item: " + ", ".join(f"{spec.name} {list(spec.shape)}" for spec in contract.inputs)
-    arrays = read_arrays(Path(given), sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs), item)
-    return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)
+    return read_arrays(Path(given), most_bytes, item)
 
 
 _MOST_BYTES = 1 << 28
 
 
-def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
-    """(name, frame) of each; None if the file is a single frame or of another kind.
+def several(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
+    """(name, item or frame) of each; None if the file holds a single one or is of another kind.
 
     Raises InputsError, InputError or CalibrationError for a file that cannot be read, or does not fit the model.
     """
     suffix = Path(given).suffix.lower()
-    if suffix != ".wav":
-        return _array_frames(given, contract) if suffix in ARRAYS else None
+    if suffix in ARRAYS:
+        return _array_items(given, contract)
+    if suffix != ".wav" or contract.state == "none":
+        return None
     from edgekit_converters.data.recordings import pieces, read_wav
 
     spec = contract.inputs[0]
@@ -129,25 +136,18 @@ def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
     return ((f"{given}, frame {at}", piece.reshape(spec.shape)) for at, piece in enumerate(cut))
 
 
-def _array_frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
-    from edgekit_runtime.contract.array_file import read_arrays
-
-    arrays = read_arrays(Path(given), _MOST_BYTES)
-    single = len(contract.inputs) == 1 and len(arrays) == 1
-    named = {contract.inputs[0].name: next(iter(arrays.values()))} if single else arrays
-    if any(spec.name not in named or named[spec.name].ndim != len(spec.shape) + 1 for spec in contract.inputs):
+def _array_items(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
+    arrays, inputs = _read(given, contract, _MOST_BYTES), {spec.name: spec for spec in contract.inputs}
+    if len(inputs) == 1:
+        arrays = {name: array for name, array in arrays.items() if name != "y" or name in inputs}
+        arrays = dict(zip(inputs, arrays.values(), strict=False)) if len(arrays) == 1 else arrays
+    if any(name not in arrays or arrays[name].ndim != len(spec.shape) + 1 for name, spec in inputs.items()):
         return None
-    counts = {len(named[spec.name]) for spec in contract.inputs}
-    if len(counts) > 1 or all(array.shape == (1, *spec.shape) for spec, array in _named_pairs(contract, named)):
-        return None  # one frame with a batch axis of 1, or unrelated arrays
-    return (
-        (f"{given}, frame {at}", {spec.name: array[at] for spec, array in _named_pairs(contract, named)})
-        for at in range(counts.pop())
-    )
-
-
-def _named_pairs(contract: Contract, named: dict[str, Any]) -> list[tuple[Any, Any]]:
-    return [(spec, named[spec.name]) for spec in contract.inputs]
+    counts = {len(arrays[name]) for name in inputs}
+    if len(counts) > 1 or counts == {0} or all(arrays[name].shape == (1, *spec.shape) for name, spec in inputs.items()):
+        return None  # nothing, one item with a batch axis of 1, or unrelated arrays
+    what = "item" if contract.state == "none" else "frame"
+    return ((f"{given}, {what} {at}", {name: arrays[name][at] for name in inputs}) for at in range(counts.pop()))
 
 
 EVERY_S = 0.1

@@ -102,7 +102,7 @@ def run(
 ) -> int:
     """Answer each of INPUTS with BUNDLE, or the active one of an install ROOT.
 
-    INPUTS are pictures, .npy or .npz arrays, or folders of them.
+    INPUTS are pictures, .npy or .npz arrays of one item or several, or folders of them.
 
     A stateful bundle answers frame by frame: a .wav or an array of frames is its own sequence, and single frames
     continue one another until the next sequence.
@@ -217,26 +217,26 @@ class _AnswerPrinter:
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """Run one input after another; a failure does not stop the rest."""
-        from edgekit.bench.inputs import frames, load
+        from edgekit.bench.inputs import load, several
         from edgekit_runtime import EdgekitError
 
         asked = self.begin(model)
         for one in given:
-            self._asked += 1
-            if not isinstance(one, str):
-                self._refused(one.where, one)
-                continue
-            name = one
+            name = one if isinstance(one, str) else one.where
             try:
-                sequence = frames(one, asked.contract) if asked.contract.state != "none" else None
-                if sequence is not None or self._after_sequence:
+                if not isinstance(one, str):
+                    raise one
+                items = several(one, asked.contract)
+                if asked.contract.state != "none" and (items is not None or self._after_sequence):
                     cast("Session", asked).reset()
-                self._after_sequence = sequence is not None
-                if sequence is None:
-                    self._print(one, asked.predict(load(one, asked.contract)))
-                    continue
-                for name, frame in sequence:
-                    self._print(name, asked.predict(frame))
+                self._after_sequence = items is not None
+                for name, item in items or [(one, load(one, asked.contract))]:
+                    try:
+                        self._print(name, asked.predict(item))
+                    except EdgekitError as error:
+                        if asked.contract.state != "none":
+                            raise
+                        self._refused(name, error)
             except EdgekitError as error:
                 self._refused(name, error)
 
@@ -249,7 +249,7 @@ class _AnswerPrinter:
             self._refused(name, outcome)
 
     def _refused(self, name: str, error: EdgekitError) -> None:
-        self.failed += 1
+        self.failed, self._asked = self.failed + 1, self._asked + 1
         if self._as_json:
             self._emit({"input": name, "error": error.as_json()})
         else:
@@ -257,6 +257,7 @@ class _AnswerPrinter:
             click.echo(f"error: {where}{error} [{error.code}]", err=True)
 
     def _print(self, name: str, answer: Answer) -> None:
+        self._asked += 1
         if self._as_json:
             self._emit(answer_json(name, answer, self._k))
             return
@@ -295,11 +296,8 @@ class _AnswerPrinter:
 
 def _task(contract: Contract) -> str:
     """How to print an answer; `raw` if the contract does not say what outputs mean."""
-    if (contract.task == "detection" and contract.detection is None) or (
-        contract.task == "embedding" and contract.embedding is None
-    ):
-        return "raw"
-    return contract.task
+    unsaid = {"detection": contract.detection is None, "embedding": contract.embedding is None}
+    return "raw" if unsaid.get(contract.task, False) else contract.task
 
 
 def answer_json(given: str, answer: Answer, k: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import wave
 import memory
 import numpy as np
 import pytest
+import tiny
 
-from edgekit.bench.inputs import frames
+from edgekit.bench.inputs import several
 
 KIND = memory.HERE[0]
 
@@ -92,4 +93,20 @@ def test_pictures_and_shapes_that_do_not_fit_are_no_sequences(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros((1, 3), np.float32))
     np.save(tmp_path / "flat.npy", np.zeros(3, np.float32))
     for given in ("cat.jpg", str(tmp_path / "one.npy"), str(tmp_path / "flat.npy")):
-        assert frames(given, memory.INSIDE) is None
+        assert several(given, memory.INSIDE) is None
+
+
+def test_an_array_of_items_is_answered_item_by_item(edgekit, tmp_path):
+    """An evaluation file, whose labels are left out; an item that cannot be answered does not stop the rest."""
+    xs = np.stack([tiny.RED, tiny.GREEN, tiny.BLUE])
+    np.savez(tmp_path / "e.npz", x=xs, y=np.array([0, 1, 2]))
+    bundle = tiny.bundle(tmp_path)
+    ran = edgekit("run", bundle, tmp_path / "e.npz", "--json")
+    assert [answer["top"][0]["label"] for answer in ran.json["answers"]] == ["red", "green", "blue"]
+    assert [answer["input"].rpartition(", ")[2] for answer in ran.json["answers"]] == ["item 0", "item 1", "item 2"]
+    xs = xs.astype(np.float32)
+    xs[1, 0, 0, 0] = np.nan
+    np.save(tmp_path / "bad.npy", xs)
+    ran = edgekit("run", bundle, tmp_path / "bad.npy", tmp_path / "e.npz", "--top", "1")
+    assert (ran.code, ran.err.count("item 1")) == (1, 1), ran.err
+    assert "1 of 6 inputs got no answer" in ran.err
