@@ -143,6 +143,8 @@ def _guess(
             others = " and ".join(found.rivals) + " would fit as well" if found else "the data cannot tell"
             why = f"{others}; say in the contract what it was trained with"
         guessed.append(f"pixels as numbers of {name}, stretched to {image.width} x {image.height}: {why}")
+        if image.channels == 1:
+            guessed.append("its one channel is a grey picture: of a spectrogram or the like, give --like a .npz of arrays")
         text = text.replace('kind = "tensor"', _PICTURE.format(mean=list(image.mean), std=list(image.std)))
     elif like is not None:
         open_dataset(like, _described(source, text))  # what is wrong with it is said before anything else
