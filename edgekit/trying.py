@@ -142,9 +142,8 @@ def _guess(
         if found is None or found.rivals:
             others = " and ".join(found.rivals) + " would fit as well" if found else "the data cannot tell"
             why = f"{others}; say in the contract what it was trained with"
-        guessed.append(f"pixels as numbers of {name}, stretched to {image.width} x {image.height}: {why}")
-        if image.channels == 1:
-            guessed.append("its one channel is a grey picture: of a spectrogram or the like, give --like a .npz of arrays")
+        grey = "; for a spectrogram or the like, give --like a .npz of arrays" if image.channels == 1 else ""
+        guessed.append(f"pixels as numbers of {name}, stretched to {image.width} x {image.height}: {why}{grey}")
         text = text.replace('kind = "tensor"', _PICTURE.format(mean=list(image.mean), std=list(image.std)))
     elif like is not None:
         open_dataset(like, _described(source, text))  # what is wrong with it is said before anything else

@@ -38,7 +38,7 @@ def test_what_no_file_says_is_guessed_told_and_written_down(tried):
     ran, folder = tried
     assert ran.code == 0, ran.err
     assert any("pixels as numbers of" in line for line in ran.json["guessed"])
-    assert any("one channel is a grey picture" in line for line in ran.json["guessed"])
+    assert any("for a spectrogram or the like" in line for line in ran.json["guessed"])
     assert any(line.startswith("the outputs look like classification") for line in ran.json["guessed"])
     assert all(f"guessed: {line}" in ran.err for line in ran.json["guessed"])
     text = (folder / ran.json["contract"]).read_text()
