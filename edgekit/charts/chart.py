@@ -199,7 +199,7 @@ class Chart:
             at = f"{100 - self.y.at(value):.2f}%"
             grid.append(f'<line x1="0" x2="100%" y1="{at}" y2="{at}"/>')
             words.append(f'<text class="end" x="0" y="{at}" dx="-8" dy="4">{escaped(text)}</text>')
-        title = f'<text class="middle" transform="rotate(-90)" dy="-50">{escaped(self.y.title)}</text>'
+        title = f'<text class="middle" transform="rotate(-90)" dy="-61">{escaped(self.y.title)}</text>'
         return f'<g class="grid">{"".join(grid)}</g>{"".join(words)}<svg x="0" y="50%">{title}</svg>'
 
     def __html__(self) -> str:
