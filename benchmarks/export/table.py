@@ -1,14 +1,17 @@
-"""Do the programs that `edgekit export` writes answer what Python answers? One table, a row a bundle and an engine.
+r"""Do the programs that `edgekit export` writes answer what Python answers? One table, a row a bundle and an engine.
 
     edgekit demo --folder demo
-    python benchmarks/export/table.py demo/bundles/*.ekb yolov8n.ekb --pictures demo/photos --cache FOLDER
+    python benchmarks/export/table.py demo/bundles/*.ekb onnx/yolov8n-x86-64.ekb tflite/yolov8n-x86-64.ekb \
+      --pictures demo/photos --cache FOLDER
 
 The reference is edgekit_runtime with the artifact that was exported. A classifier agrees on a picture if its five best
 classes are the same, in order; a detector if its boxes have the same classes in the same order. `apart` is the largest
-difference of a score, and of a box's side in pixels, in answers that agree. yolov8n.ekb is 320n.onnx of the package
-nudenet (AGPL-3.0):
+difference of a score, and of a box's side in pixels, in answers that agree. The detector is 320n.onnx of the package
+nudenet (AGPL-3.0); onnx2tf makes its TFLite file:
 
-    edgekit build 320n.onnx --like yolo --data photos --profile x86-64 --recipe onnx-f32
+    edgekit contract 320n.onnx --like yolo --shape images=1,3,320,320
+    edgekit build 320n.onnx --name yolov8n --shape images=1,3,320,320 --calibration photos --profile x86-64 \
+      --recipe onnx-f32 -o onnx                          # and again: --recipe tflite-f32 -o tflite
 
 Needs Node, Chromium, compilers and QEMU: see .ci/run; MediaPipe's Python package comes from PyPI. An engine that takes
 no such file has no row; one that fails has a row that says why.

@@ -356,5 +356,5 @@ def _measured(found: dict[str, Any] | None) -> str:
             for one in ("whole", "region")
         )
         said += f"\nMediaPipe on {found['pictures']} pictures, {found['figure']} as the bundle: {whole}"
-        said += f"; with regionOfInterest {region}" if found["region"] != found["whole"] else ""
+        said += f"; of the part that the model is made for {region}" if found["region"] != found["whole"] else ""
     return said

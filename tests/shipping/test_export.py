@@ -23,12 +23,6 @@ PROGRAMS = ("web", "node", "c")
 RECIPES = dict.fromkeys(TARGETS, "onnx-f32") | {"mediapipe": "tflite-f32"}
 
 
-@pytest.fixture(autouse=True)
-def no_mediapipe(monkeypatch, tmp_path):
-    """Nothing is measured here: see test_mediapipe."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-
 def refused(path, target, folder, recipe=None):
     with pytest.raises(TargetError) as caught:
         export(read_bundle(path), folder, target, recipe)

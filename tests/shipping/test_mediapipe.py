@@ -46,13 +46,7 @@ def environment(request):
 @pytest.fixture
 def package(environment, monkeypatch):
     """MediaPipe is installed for the processes of this test."""
-    monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
-
-
-@pytest.fixture
-def no_package(monkeypatch, tmp_path):
-    """A Python without packages beside edgekit's own."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path, environment["PYTHONPATH"]])
 
 
 def classifier(folder, recipe="tflite-int8", *, labels=LABELS, scores="probabilities", **image):
@@ -73,7 +67,10 @@ HEAD = DetectionSpec(
 )
 
 
-def detector(folder, head=HEAD, **image):
+UNNAMED = replace(HEAD, count=None)
+
+
+def detector(folder, head=HEAD, labels=("Käse, alt", "b"), **image):
     data = (tiny.MODELS / "ssd_f32.tflite").read_bytes()
     names = ("count", "scores", "classes", "boxes")
     with load_engine("tflite", data) as net:
@@ -83,11 +80,54 @@ def detector(folder, head=HEAD, **image):
         task="detection",
         inputs=(InputContract("image", (16, 16, 3), "float32", ImageSpec(16, 16, (0.0,) * 3, (255.0,) * 3, **image)),),
         outputs=tuple(OutputContract(one.name, one.shape[1:], "float32") for one in outputs),
-        labels=("Käse, alt", "b"),
+        labels=labels,
         detection=replace(head, score_threshold=0.4),
     )
     artifact = Artifact(Recipe("tflite-f32", "tflite", "float32"), data, inputs, outputs, 1.0, 1.0, {})
     golden = [{"image": mirrored.picture(number, 16, 16)} for number in range(2)]
+    return tiny.bundle(folder, "tflite-f32", contract=contract, artifact=artifact, golden=golden)
+
+
+def numbered(seed):
+    """A picture whose numbers are `raw_detector`'s candidates: five of them score, and some overlap."""
+    random = np.random.default_rng(seed)
+    rows = np.zeros((9, 192), np.uint8)  # centre, size, five classes
+    rows[:2], rows[2:4] = 114, random.integers(60, 140, (2, 192))
+    for number, candidate in enumerate(random.choice(192, 5, replace=False)):
+        rows[4 + number % 3, candidate] = 255 - 3 * number
+    return rows.reshape(24, 24, 3)
+
+
+def raw_detector(folder, **image):
+    """A network whose output is its picture's numbers, read as a YOLO's: boxes to suppress."""
+    from edgekit_converters.formats.tflite_sides import append
+
+    side, classes = 24, len(mirrored.LABELS)
+    rows = side * side * 3 // (4 + classes)
+    model = tflite_edit.read((tiny.MODELS / "tiny_f32.tflite").read_bytes())
+    graph = model.subgraphs[0]
+    graph.operators, model.signatureDefs, taken = [], [], int(graph.inputs[0])
+    graph.tensors[taken].shape = np.int32([1, side, side, 3])
+    flat = append(model, "RESHAPE", [taken, [1, side * side * 3]], (1, side * side * 3))
+    used = (4 + classes) * rows
+    part = append(model, "SLICE", [flat, [0, 0], [1, used]], (1, used))
+    graph.outputs = [append(model, "RESHAPE", [part, [1, 4 + classes, rows]], (1, 4 + classes, rows))]
+    data = tflite_edit.write(model)
+    with load_engine("tflite", data) as net:
+        inputs = (replace(net.inputs[0], name="image", layout="NHWC"),)
+        outputs = (replace(net.outputs[0], name="found"),)
+    spec = ImageSpec(side, side, (0.0,) * 3, (255.0,) * 3, **image)
+    contract = Contract(
+        task="detection",
+        inputs=(InputContract("image", (side, side, 3), "float32", spec),),
+        outputs=(OutputContract("found", (4 + classes, rows), "float32"),),
+        labels=mirrored.LABELS,
+        detection=DetectionSpec(
+            "found", "box scores", "cxcywh", span=(1, 1), candidates="last", score_threshold=0.95, max_boxes=6
+        ),
+    )
+    artifact = Artifact(Recipe("tflite-f32", "tflite", "float32"), data, inputs, outputs, 1.0, 1.0, {})
+    golden = [{"image": numbered(number)} for number in range(2)]
     return tiny.bundle(folder, "tflite-f32", contract=contract, artifact=artifact, golden=golden)
 
 
@@ -105,7 +145,11 @@ BUNDLES = {
     "no labels": lambda folder: classifier(folder, labels=None),
     "vector": lambda folder: embedder(folder, normalize=False),
     "vector of length 1": lambda folder: embedder(folder, normalize=True),
+    "letterbox": lambda folder: classifier(folder, resize="letterbox"),
     "detector": detector,
+    "a raw detector": raw_detector,
+    "a raw detector that letterboxes": lambda folder: raw_detector(folder, resize="letterbox"),
+    "a raw detector that crops": lambda folder: raw_detector(folder, **CROP),
 }
 
 
@@ -123,12 +167,15 @@ def asked(folder, environment, *arguments):
 def test_mediapipe_answers_what_the_bundle_answers(tmp_path, package, kind):
     path = BUNDLES[kind](tmp_path)
     spec = read_bundle(path).manifest.contract.inputs[0].image
-    side = round(spec.width / spec.crop)  # so that nothing is scaled
+    side = round(spec.width / (spec.crop if spec.resize == "center-crop" else 1))  # so that nothing is scaled
     (tmp_path / "pictures").mkdir()
     files = [tmp_path / "pictures" / f"{number}.png" for number in range(4)]
     for number, file in enumerate(files):
         tint = np.uint8([[90, 0, 40], [0, 99, 0], [0, 9, 160], [70, 60, 0]])[number]
-        Image.fromarray(mirrored.picture(number, side, side) // 3 + tint).save(file)
+        drawn = mirrored.picture(number, side, side) // 3 + tint
+        if "raw" in kind:
+            drawn = np.pad(numbered(number), ((edge := (side - 24) // 2, edge), (edge, edge), (0, 0)))
+        Image.fromarray(drawn[side // 4 : -side // 4] if spec.resize == "letterbox" else drawn).save(file)
     folder, made = exported(path, pictures=tuple(map(str, files)))
     found = made.measured
     assert (found["check"], found["pictures"]) == ("ok", 4)
@@ -153,7 +200,8 @@ def test_classes_come_with_their_labels_whatever_signs_are_in_them(tmp_path, env
 
 
 TWINS = {
-    "another crop": ("predict.py", "* 0.8", "* 0.9", "the region of a picture"),
+    "another crop": ("predict.py", "* 0.8", "* 0.9", "the frame of a picture"),
+    "another frame": ("predict.py", "min(24 / width", "max(24 / width", "the frame of a picture"),
     "bgr for rgb": ("predict.py", "np.asarray(upright)", "np.asarray(upright)[..., ::-1].copy()", "the golden answers"),
     "a changed label order": ("labels", "", "", "the model's labels are not the bundle's"),
     "a changed weight": ("weight", "", "", "the golden answers"),
@@ -162,7 +210,9 @@ TWINS = {
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_what_was_changed_is_noticed(tmp_path, environment, twin):
-    folder, _ = exported(classifier(tmp_path, "tflite-f32", **CROP))
+    detects = twin == "another frame"
+    path = raw_detector(tmp_path, resize="letterbox") if detects else classifier(tmp_path, "tflite-f32", **CROP)
+    folder, _ = exported(path)
     change(folder, *TWINS[twin][:3])
     done = asked(folder, environment)
     assert done.returncode == 1
@@ -192,11 +242,12 @@ def change(folder, part, old, new):
 REFUSED = {
     "onnx": (lambda folder: tiny.bundle(folder, "onnx-f32"), "it is onnx"),
     "gray": (spots.bundle, "it takes gray pictures"),
-    "letterbox": (lambda folder: classifier(folder, resize="letterbox"), "it letterboxes a picture"),
     "an empty label": (lambda folder: classifier(folder, labels=("a", "", "c", "d")), "a label is empty"),
-    "corners of another order": (lambda folder: detector(folder, replace(HEAD, format="xyxy")), "four outputs alone"),
-    "boxes to suppress": (lambda folder: detector(folder, replace(HEAD, suppressed=False)), "four outputs alone"),
-    "a detector that crops": (lambda folder: detector(folder, resize="center-crop"), "takes no region of interest"),
+    "counted boxes in another order": (
+        lambda folder: detector(folder, replace(HEAD, format="xyxy")),
+        "counts its boxes",
+    ),
+    "stated classes without labels": (lambda folder: detector(folder, UNNAMED, None), "without labels nothing says"),
 }
 
 
@@ -227,7 +278,7 @@ def test_numbers_and_raw_outputs_have_no_task(tmp_path):
     contract = bundle.manifest.contract
     for changed, said in (
         (replace(contract, inputs=(InputContract("image", (8, 8, 3), "float32"),)), "its input is not a picture"),
-        (replace(contract, task="raw", labels=None, scores=None), "its task is raw"),
+        (replace(contract, task="raw", labels=None, scores=None), "its task is raw, .* a contract has no masks"),
     ):
         with pytest.raises(TargetError, match=said):
             export(replace(bundle, manifest=replace(bundle.manifest, contract=changed)), tmp_path / "out", "mediapipe")
@@ -250,7 +301,7 @@ def test_the_command_says_how_often_the_whole_picture_and_the_region_agree(tmp_p
     assert f"MediaPipe on 3 pictures, same best class as the bundle: {measured['whole']:.1%}" in said.output
 
 
-def test_without_the_package_nothing_is_measured_and_the_command_says_so(tmp_path, no_package):
+def test_without_the_package_nothing_is_measured_and_the_command_says_so(tmp_path):
     command = [
         "export",
         str(classifier(tmp_path)),
@@ -274,6 +325,14 @@ def test_what_measures_mediapipe_keeps_it_from_the_network(tmp_path, package):
         mediapipe.measure(ExportedArtifact(bundle, bundle.manifest.artifacts[0], True), folder, ())
 
 
+def test_a_mediapipe_that_hangs_is_ended(tmp_path, package):
+    folder, _ = exported(classifier(tmp_path))
+    bundle = read_bundle(classifier(tmp_path))
+    (folder / "predict.py").write_text("import time\ntime.sleep(1e6)\n")
+    with pytest.raises(TargetError, match="MediaPipe gave no answer for 1 s"):
+        mediapipe.measure(ExportedArtifact(bundle, bundle.manifest.artifacts[0], True), folder, (), silence_s=1)
+
+
 def test_pictures_go_with_mediapipe_alone(tmp_path):
     said = CliRunner().invoke(
         cli, ["export", str(classifier(tmp_path)), "-o", str(tmp_path / "out"), "--pictures", "x"]
@@ -283,7 +342,7 @@ def test_pictures_go_with_mediapipe_alone(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["crop", "vector of length 1", "detector"])
+@pytest.mark.parametrize("kind", ["crop", "vector of length 1", "a raw detector that letterboxes"])
 def test_a_page_answers_what_python_answers(tmp_path, environment, request, browser, kind):
     folder, _ = exported(BUNDLES[kind](tmp_path))
     (folder / "node_modules").symlink_to(foreign.node_modules(request))

@@ -123,13 +123,16 @@ def new_operator(model: Any, op: str, version: int, source: int, target: int) ->
 
 
 def code(model: Any, op: str, version: int) -> int:
-    """Return the index of an operator code, added if missing."""
-    number = getattr(schema().BuiltinOperator, op)
+    """Return the index of an operator code, added if missing.
+    A name that the schema lacks is a custom operator's."""
+    number = getattr(schema().BuiltinOperator, op, schema().BuiltinOperator.CUSTOM)
+    custom = op.encode() if number == schema().BuiltinOperator.CUSTOM else None
     for index, entry in enumerate(model.operatorCodes):
-        if max(entry.builtinCode, entry.deprecatedBuiltinCode) == number and entry.version == version:
+        known = (max(entry.builtinCode, entry.deprecatedBuiltinCode), entry.customCode, entry.version)
+        if known == (number, custom, version):
             return index
     entry = schema().OperatorCodeT()
-    entry.builtinCode, entry.version = number, version
+    entry.builtinCode, entry.customCode, entry.version = number, custom, version
     entry.deprecatedBuiltinCode = min(number, schema().BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES)
     model.operatorCodes.append(entry)
     return len(model.operatorCodes) - 1

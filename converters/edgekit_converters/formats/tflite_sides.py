@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.formats.tflite_file import QUANTIZED, schema
 
+Constant = Sequence[float] | NDArray[Any]
+
 
 def cast_sides(model: Any) -> None:
     """Cast the quantized inputs and outputs of the main subgraph to float32, in place."""
@@ -33,24 +35,16 @@ def cast_sides(model: Any) -> None:
 
 
 def put_before(
-    model: Any, place: int, op: str, version: int = 1, constants: Sequence[NDArray[Any]] = (), **options: Any
+    model: Any, place: int, op: str, version: int = 1, constants: Sequence[Constant] = (), **options: Any
 ) -> None:
     """Let an operator make the input at that place of a new float32 input of the same shape.
 
     constants: what else it reads.
-    options: fields of the operator."""
+    options: fields of the operator's options."""
     graph = model.subgraphs[0]
     old = int(graph.inputs[place])
-    new = _float_twin(graph, old, op)
-    made = tfl.new_operator(model, op, version, new, old)
-    for values in constants:
-        tensor = tfl.copied(graph.tensors[old], f"/{op}/constant")
-        tensor.type = getattr(schema().TensorType, values.dtype.name.upper())
-        tensor.shape, tensor.shapeSignature = np.array(values.shape, np.int32), None
-        tensor.buffer = tfl.add_constant(model, values)
-        made.inputs.append(tfl.add_tensor(graph, tensor))
-    vars(made).update(options)
-    graph.operators = [made, *graph.operators]
+    new = _new_tensor(graph, old, op)
+    graph.operators = [_operator(model, op, version, [new, *constants], [old], options), *graph.operators]
     graph.inputs = [new if at == place else int(index) for at, index in enumerate(graph.inputs)]
     tfl.move_ends(model, 0, {old: new})
 
@@ -59,17 +53,59 @@ def put_behind(model: Any, place: int, op: str, version: int = 1, **options: Any
     """Let an operator make a new float32 output of the output at that place."""
     graph = model.subgraphs[0]
     old = int(graph.outputs[place])
-    new = _float_twin(graph, old, op)
-    made = tfl.new_operator(model, op, version, old, new)
-    vars(made).update(options)
-    graph.operators = [*graph.operators, made]
+    new = append(model, op, [old], version=version, **options)
     graph.outputs = [new if at == place else int(index) for at, index in enumerate(graph.outputs)]
     tfl.move_ends(model, 0, {old: new})
 
 
-def _float_twin(graph: Any, index: int, op: str) -> int:
-    made = tfl.copied(graph.tensors[index], f"/{op}")
-    made.type = schema().TensorType.FLOAT32
+def append(
+    model: Any,
+    op: str,
+    inputs: Sequence[int | Constant],
+    shape: Sequence[int] | None = None,
+    dtype: str = "FLOAT32",
+    version: int = 1,
+    **options: Any,
+) -> int:
+    """Add an operator behind all others and return the tensor that it makes.
+
+    inputs: tensors, and constants of int32 or float32.
+    shape: of the new tensor; None for that of the first input.
+    options: fields of the operator's options."""
+    graph = model.subgraphs[0]
+    first = inputs[0]
+    assert isinstance(first, int)
+    new = _new_tensor(graph, first, op, shape, dtype)
+    graph.operators = [*graph.operators, _operator(model, op, version, inputs, [new], options)]
+    return new
+
+
+def _operator(
+    model: Any, op: str, version: int, inputs: Sequence[int | Constant], outputs: list[int], options: dict[str, Any]
+) -> Any:
+    graph, ends = model.subgraphs[0], []
+    for one in inputs:
+        if not isinstance(one, int):
+            values = np.asarray(one)
+            values = values.astype(np.int32 if values.dtype.kind == "i" else np.float32)
+            index = _new_tensor(graph, outputs[0], f"{op}/constant", values.shape, values.dtype.name.upper())
+            graph.tensors[index].buffer = tfl.add_constant(model, values)
+            one = index
+        ends.append(one)
+    made = tfl.new_operator(model, op, version, ends[0], outputs[0])
+    made.inputs, made.outputs = ends, outputs
+    name = op.title().replace("_", "") + "Options"
+    if (kind := getattr(schema(), f"{name}T", None)) is not None:
+        made.builtinOptionsType, made.builtinOptions = getattr(schema().BuiltinOptions, name), kind()
+        vars(made.builtinOptions).update(options)
+    return made
+
+
+def _new_tensor(graph: Any, like: int, suffix: str, shape: Sequence[int] | None = None, dtype: str = "FLOAT32") -> int:
+    made = tfl.copied(graph.tensors[like], f"/{suffix}")
+    made.type = getattr(schema().TensorType, dtype)
+    if shape is not None:
+        made.shape, made.shapeSignature = np.array(shape, np.int32), None
     return tfl.add_tensor(graph, made)
 
 

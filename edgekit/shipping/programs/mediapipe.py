@@ -5,7 +5,8 @@
 
 Rules:
 - MediaPipe stretches a picture of RGB and normalises all channels alike: a crop is a region of interest, and mean and
-  std of each channel, another order of colours and a softmax become operators of the file;
+  std of each channel, another order of colours, a softmax and a detector's suppression become operators of the file;
+- a letterbox, and a detector's crop, is a frame that the program cuts out of the picture before MediaPipe has it;
 - MediaPipe reports its use to Google: the page forbids that, and the measurement runs without network or not at all;
 - the golden pictures are PNG files of the network's own size, so nothing is resized in the check;
 - the metadata is written as `metadata_schema.fbs` of TensorFlow Lite Support lays it out.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import html
 import io
-import os
 import subprocess
 import sys
 import tempfile
@@ -37,9 +37,11 @@ from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.detect import boxes
 from edgekit_runtime.contract.geometry import Geometry, place
 from edgekit_runtime.contract.picture import pillow
-from edgekit_runtime.contract.spec import ImageSpec
+from edgekit_runtime.contract.spec import DetectionSpec, ImageSpec, TensorSpec
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.system.strict_json import compact_json, load_json
+from edgekit_runtime.system.children import environment
+from edgekit_runtime.system.children import run as run_child
+from edgekit_runtime.system.strict_json import compact_json, json_text, load_json
 
 PACKAGES = {"@mediapipe/tasks-vision": "1.1.0"}
 """The release that the page is tried with."""
@@ -58,7 +60,7 @@ _HEAD = ("location", "category", "score", "number of detections")
 _FIGURES = {"classification": "same best class", "detection": "same boxes", "embedding": "cosine"}
 _NOT_INSTALLED = 3
 _TRIED = ((640, 427), (333, 778))
-"""Sizes of pictures whose region of interest the program checks."""
+"""Sizes of pictures whose frame the program checks."""
 
 
 def refusals(artifact: ExportedArtifact) -> Iterator[str]:
@@ -69,12 +71,10 @@ def refusals(artifact: ExportedArtifact) -> Iterator[str]:
         yield "its input is not a picture"
         return
     if contract.task not in _TASKS:
-        yield f"its task is {contract.task}, so no task of MediaPipe can read the outputs"
+        yield f"its task is {contract.task}, and MediaPipe reads classes, boxes or a vector; a contract has no masks"
         return
     if picture.color == "gray":
         yield "it takes gray pictures, and MediaPipe gives RGB"
-    if picture.resize == "letterbox":
-        yield "it letterboxes a picture, and MediaPipe stretches it"
     if artifact.inputs[0].layout == "NCHW":
         yield f"'{artifact.inputs[0].name}' is NCHW, and MediaPipe gives NHWC"
     for one in (*artifact.inputs, *outputs):
@@ -86,12 +86,18 @@ def refusals(artifact: ExportedArtifact) -> Iterator[str]:
     if spec is None:
         if len(outputs) != 1:
             yield f"it has {len(outputs)} outputs, and MediaPipe's {_TASKS[contract.task][0]} reads one"
-    elif picture.resize != "stretch":
-        yield "it crops a picture, and MediaPipe's ObjectDetector takes no region of interest"
-    elif (spec.format, spec.span, spec.suppressed, spec.background) != ("yxyx", (1, 1), True, "none") or {
-        one.name for one in outputs
-    } != {spec.boxes, spec.classes, spec.scores, spec.count}:
-        yield "MediaPipe's ObjectDetector decodes TensorFlow's four outputs alone: boxes, classes, scores, count"
+    elif not _native(spec, outputs):
+        if spec.count is not None:
+            yield f"'{spec.count}' counts its boxes, and they are not as TensorFlow's four outputs have them"
+        if (spec.classes is not None or spec.row == "box score class") and not contract.labels:
+            yield "an output states its classes, and without labels nothing says how many there are"
+
+
+def _native(spec: DetectionSpec, outputs: Sequence[TensorSpec]) -> bool:
+    """Whether its outputs are TensorFlow's four, which MediaPipe's ObjectDetector decodes."""
+    head = (spec.format, spec.span, spec.suppressed, spec.background)
+    names = {spec.boxes, spec.classes, spec.scores, spec.count}
+    return head == ("yxyx", (1, 1), True, "none") and {one.name for one in outputs} == names
 
 
 def write(artifact: ExportedArtifact) -> Program:
@@ -123,8 +129,11 @@ def write(artifact: ExportedArtifact) -> Program:
         "SWIFT_ANSWER": swift_answer,
         "IMPORTS": js({name: f"./node_modules/{name}/vision_bundle.mjs" for name in PACKAGES}),
         "SHOW": javascript.shown(contract.task)["SHOW"],
-        **{f"REGION_{n}": f"{w}, {h}, {_region(w, h, picture)}" for n, (w, h) in enumerate(_TRIED, 1)},
+        **{f"FRAME_{n}": f"{w}, {h}, {_frame(w, h, picture)}" for n, (w, h) in enumerate(_TRIED, 1)},
     }
+    region = picture.resize == "center-crop" and contract.detection is None
+    facts |= {"metrics": True, "region": region, "frame": picture.resize != "stretch" and not region}
+    facts["sized"] = picture.resize != "stretch" or contract.detection is not None
     files = {
         "model.tflite": with_labels(artifact.model(partial(_edit, artifact, picture)), contract.labels),
         "golden.json": compact_json(golden),
@@ -135,7 +144,7 @@ def write(artifact: ExportedArtifact) -> Program:
     names |= {name: name for name in ("index.html", "Predict.kt", "Predict.swift")}
     for name, template in names.items():
         title = html.escape(artifact.title) if name == "index.html" else artifact.title
-        files[name] = fill(template, texts | {"TITLE": title}, facts | {"metrics": True}).encode()
+        files[name] = fill(template, texts | {"TITLE": title}, facts).encode()
     return Program(files, ("mediapipe",), ("pip install mediapipe", "python predict.py"))
 
 
@@ -144,33 +153,37 @@ def _kotlin(name: str, value: str) -> str:
     return f".set{name[0].upper()}{name[1:]}({number})"
 
 
-def _region(width: int, height: int, picture: ImageSpec) -> list[float]:
-    left, top, right, bottom = place(width, height, picture).crop
-    return [left / width, top / height, right / width, bottom / height]
+def _frame(width: int, height: int, picture: ImageSpec) -> list[int]:
+    """Left, top, width and height of what the network sees, in pixels; parts may lie outside."""
+    if picture.resize != "letterbox":
+        left, top, right, bottom = place(width, height, picture).crop
+        return [left, top, right - left, bottom - top]
+    scale = min(picture.width / width, picture.height / height)
+    sides = [(width, picture.width), (height, picture.height)]
+    around = [round(-((side - max(1, round(own * scale))) // 2) / scale) for own, side in sides]
+    return [*around, *(max(1, round(side / scale)) for _, side in sides)]
 
 
 def _edit(artifact: ExportedArtifact, picture: ImageSpec, model: Any) -> None:
     """Put before and behind the network what MediaPipe does otherwise, and the metadata."""
+    from edgekit_converters.formats.tflite_boxes import end_in_boxes
     from edgekit_converters.formats.tflite_file import schema
     from edgekit_converters.formats.tflite_sides import put_before, put_behind
 
     made, mean, std = schema(), np.array(picture.mean, np.float32), np.array(picture.std, np.float32)
-
-    def options(name: str, **fields: Any) -> dict[str, Any]:
-        kind = getattr(made, f"{name}OptionsT")()
-        vars(kind).update(fields)
-        return {"builtinOptions": kind, "builtinOptionsType": getattr(made.BuiltinOptions, f"{name}Options")}
-
     alike = len(set(picture.mean)) == len(set(picture.std)) == 1
     if not alike:  # the last put before is the first to run
-        put_before(model, 0, "ADD", constants=[-mean / std], **options("Add"))
-        put_before(model, 0, "MUL", constants=[(1.0 / std).astype(np.float32)], **options("Mul"))
+        put_before(model, 0, "ADD", constants=[-mean / std])
+        put_before(model, 0, "MUL", constants=[(1.0 / std).astype(np.float32)])
     if picture.color == "bgr":
-        put_before(model, 0, "GATHER", constants=[np.array([2, 1, 0], np.int32)], **options("Gather", axis=3))
+        put_before(model, 0, "GATHER", constants=[np.array([2, 1, 0], np.int32)], axis=3)
     if artifact.contract.scores == "logits":
-        put_behind(model, 0, "SOFTMAX", **options("Softmax", beta=1.0))
-    if (spec := artifact.contract.detection) is not None:
-        graph, names = model.subgraphs[0], [one.name for one in artifact.outputs]
+        put_behind(model, 0, "SOFTMAX", beta=1.0)
+    names = [one.name for one in artifact.outputs]
+    if (spec := artifact.contract.detection) is not None and not _native(spec, artifact.outputs):
+        end_in_boxes(model, spec, names, len(artifact.contract.labels or ()))
+    elif spec is not None:
+        graph = model.subgraphs[0]
         order = [names.index(str(name)) for name in (spec.boxes, spec.classes, spec.scores, spec.count)]
         graph.outputs = [graph.outputs[at] for at in order]
     entry, buffer = made.MetadataT(), made.BufferT()
@@ -260,6 +273,8 @@ def _answer(artifact: ExportedArtifact, outputs: Any, geometry: Geometry | None,
 _CHILD = """
 import importlib.metadata, importlib.util, json, pathlib, sys
 from edgekit_converters.sources.sandbox import NETWORK, Sandbox, enter_sandbox
+from edgekit_runtime.system.children import die_with_parent
+die_with_parent()
 pictures = json.load(sys.stdin)
 readable = [pathlib.Path.cwd(), *map(pathlib.Path, pictures)]
 if importlib.util.find_spec("mediapipe") is None or NETWORK in enter_sandbox(
@@ -275,23 +290,27 @@ with predict.opened() as task:
 """
 
 
-def measure(artifact: ExportedArtifact, folder: Path, pictures: Sequence[str]) -> dict[str, Any] | None:
+def measure(
+    artifact: ExportedArtifact, folder: Path, pictures: Sequence[str], silence_s: float = 300
+) -> dict[str, Any] | None:
     """Run the exported program beside the artifact, in a process of its own.
 
     None without the package, or where a process cannot be kept from the network.
-    `whole` is of the whole pictures, `region` of the region of interest: the share with the artifact's best class or
-    boxes, or the mean cosine of vectors.
+    `whole` is of the whole pictures, `region` of the part that the network is made for: the share with the artifact's
+    best class or boxes, or the mean cosine of vectors.
+    silence_s: the longest that MediaPipe may take for the golden examples, and for a picture.
     Raises TargetError."""
     paths = [str(Path(one).resolve()) for one in pictures]
     with tempfile.TemporaryDirectory() as cache:
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", _CHILD, cache], cwd=folder, input=compact_json(paths), capture_output=True,
-            env=os.environ | {"MPLCONFIGDIR": cache}, check=False,
-        )  # fmt: skip
+        command, variables = [sys.executable, "-B", "-c", _CHILD, cache], environment() | {"MPLCONFIGDIR": cache}
+        try:
+            done = run_child(command, timeout=silence_s, cwd=folder, input=json_text(paths), text=True, env=variables)
+        except subprocess.TimeoutExpired:
+            raise TargetError(f"MediaPipe gave no answer for {silence_s:g} s", do="Export --for files") from None
     if done.returncode == _NOT_INSTALLED:
         return None
     if done.returncode != 0:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        lines = done.stderr.strip().splitlines()
         reason = next(iter(lines[-1:]), f"exit code {done.returncode}")
         raise TargetError(f"MediaPipe cannot run it: {reason}", do="Export --for files")
     (version, check), *given = map(load_json, done.stdout.splitlines())
@@ -323,4 +342,7 @@ def _alike(artifact: ExportedArtifact, mine: list[Any], given: list[Any]) -> flo
     if artifact.contract.task == "classification":
         return float(given[0][0] in [index for index, _, score in mine if score == mine[0][2]])  # 8 bits have ties
     places = (np.array([box[3:] for box in boxes], np.float64).reshape(-1, 4) for boxes in (mine, given))
-    return float([box[1] for box in mine] == [box[1] for box in given] and bool((iou(*places).diagonal() >= 0.5).all()))
+    near = (iou(*places) >= 0.5) & (
+        np.array([box[1] for box in mine], str)[:, None] == np.array([box[1] for box in given], str)
+    )
+    return float(len(mine) == len(given) and bool(near.any(0).all() and near.any(1).all()))

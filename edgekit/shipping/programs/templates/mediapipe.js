@@ -16,24 +16,53 @@ const opened = () => (task ??= open().catch((error) => {
   throw error;
 }));
 
+//? not stretch
+const even = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x)); // half to even
+
+/** What the model looks at, in pixels: left, top, width, height. Parts may lie outside of the picture. */
+export function frame(width, height) {
+//? letterbox
+  const scale = Math.min(__WIDTH__ / width, __HEIGHT__ / height);
+  const around = (side, own) => even(-((side - Math.max(1, even(own * scale))) >> 1) / scale);
+  return [around(__WIDTH__, width), around(__HEIGHT__, height), Math.max(1, even(__WIDTH__ / scale)), Math.max(1, even(__HEIGHT__ / scale))];
+//.
 //? crop
-/** The part of a picture that the model looks at, as fractions of its sides. */
-export function region(width, height) {
-  const even = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x)); // half to even
   const scale = Math.min(width / __WIDTH__, height / __HEIGHT__) * __CROP__;
   const w = Math.max(1, even(__WIDTH__ * scale)), h = Math.max(1, even(__HEIGHT__ * scale));
-  const left = (width - w) >> 1, top = (height - h) >> 1;
-  return { left: left / width, top: top / height, right: (left + w) / width, bottom: (top + h) / height };
+  return [(width - w) >> 1, (height - h) >> 1, w, h];
+//.
+}
+
+//.
+//? frame
+/** The frame of a picture, gray where it lies outside. */
+function framed(picture, [left, top, width, height]) {
+  const canvas = new OffscreenCanvas(width, height), context = canvas.getContext("2d");
+  context.fillStyle = "rgb(__PADDING__, __PADDING__, __PADDING__)";
+  context.fillRect(0, 0, width, height);
+  if (picture instanceof ImageData) context.putImageData(picture, -left, -top);
+  else context.drawImage(picture, -left, -top);
+  return canvas;
 }
 
 //.
 function ask(net, picture, whole = false) {
-//? crop
+//? sized
   const width = picture.videoWidth || picture.naturalWidth || picture.width;
   const height = picture.videoHeight || picture.naturalHeight || picture.height;
-  const result = net.__VERB__(picture, whole ? {} : { regionOfInterest: region(width, height) });
 //.
-//? not crop
+//? not stretch
+  const place = whole ? [0, 0, width, height] : frame(width, height);
+//.
+//? region
+  const [left, top] = [place[0] / width, place[1] / height];
+  const regionOfInterest = { left, top, right: left + place[2] / width, bottom: top + place[3] / height };
+  const result = net.__VERB__(picture, whole ? {} : { regionOfInterest });
+//.
+//? frame
+  const result = net.__VERB__(framed(picture, place));
+//.
+//? stretch
   const result = net.__VERB__(picture);
 //.
 //? classes
@@ -41,10 +70,15 @@ function ask(net, picture, whole = false) {
     { label: categoryName || String(index), index, score }));
 //.
 //? boxes
+//? stretch
+  const place = [0, 0];
+//.
   return result.detections.map(({ boundingBox: b, categories: [{ categoryName, index, score }] }) => ({
     label: categoryName || String(index), index, score,
-    left: b.originX, top: b.originY, right: b.originX + b.width, bottom: b.originY + b.height,
-  })).sort((one, other) => other.score - one.score);
+    left: Math.max(b.originX + place[0], 0), right: Math.min(b.originX + place[0] + b.width, width),
+    top: Math.max(b.originY + place[1], 0), bottom: Math.min(b.originY + place[1] + b.height, height),
+  })).filter((one) => one.left <= one.right && one.top <= one.bottom)
+    .sort((one, other) => other.score - one.score);
 //.
 //? vector
   return result.embeddings[0].floatEmbedding;
@@ -58,12 +92,9 @@ export async function predict(picture) {
 
 /** Run what edgekit recorded: a line, "ok" or what differs. */
 export async function check() {
-//? crop
-  for (const [width, height, wanted] of [[__REGION_1__], [__REGION_2__]]) {
-    const { left, top, right, bottom } = region(width, height);
-    if ([left, top, right, bottom].some((x, i) => Math.abs(x - wanted[i]) > 1e-6)) {
-      return [`differs: the region of a picture of ${width} x ${height}`];
-    }
+//? not stretch
+  for (const [width, height, wanted] of [[__FRAME_1__], [__FRAME_2__]]) {
+    if (frame(width, height).join() !== wanted.join()) return [`differs: the frame of a picture of ${width} x ${height}`];
   }
 //.
 //? classes
@@ -88,8 +119,11 @@ export async function check() {
     got = got.map(({ score }) => score);
 //.
 //? boxes
-    if (got.map((one) => one.label).join("\n") !== wanted.map((one) => one[1]).join("\n")) return [__DIFFERS__];
-    got = got.flatMap((one) => [one.score, one.left, one.top, one.right, one.bottom]);
+    const order = (one, other) => Math.round(1e4 * (other[2] - one[2])) || (one[1] < other[1] ? -1 : 1);
+    got = got.map((one) => [one.index, one.label, one.score, one.left, one.top, one.right, one.bottom]).sort(order);
+    wanted.sort(order);
+    if (got.map((one) => one[1]).join("\n") !== wanted.map((one) => one[1]).join("\n")) return [__DIFFERS__];
+    got = got.flatMap((one) => one.slice(2));
     wanted = wanted.flatMap((one) => one.slice(2));
 //.
     let apart = 0, dot = 0, one = 0, other = 0;
