@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.bench.conditions import MachineObserver, conditions
-from edgekit_converters.zoo.mobilenet_v1 import ANCHOR_SIDE, anchor_model, anchor_name
+from edgekit_converters.zoo.mobilenet_v1 import ANCHOR_SIDE, FORMATS, anchor_model, anchor_name
 from edgekit_profiles import AnchorError, CannotEstimateError, HostTimes
 from edgekit_profiles.anchors import ANCHOR_MODEL, FORMAT
 from edgekit_runtime.engines.registry import ENGINES, Engine, available, load_engine, on_gpu
@@ -70,7 +70,7 @@ def measure_anchors(
     """
     from edgekit_profiles.facts import read_facts
 
-    engines = [name for name in available() if not on_gpu(name)]
+    engines = [name for name in available() if not on_gpu(name) and ENGINES[name].formats[0] in FORMATS]
     if not engines:
         raise MissingExtraError("litert", "timing MobileNetV1")
     before = _machine_state(plan.root)

@@ -25,6 +25,7 @@ from edgekit_converters.recipe.artifact import Artifact
 from edgekit_runtime.bundle.manifest import (
     ENCRYPTED,
     FORMAT_VERSION,
+    NCNN,
     ArtifactEntry,
     GoldenExample,
     GoldenOutputs,
@@ -194,7 +195,10 @@ def assemble(content: BundleContent) -> tuple[BundleDraft, Manifest]:
         expires=content.terms.expires,
         compatible=content.terms.boards(content.target.profile),
         promise=content.promise,
-        requires=(ENCRYPTED,) if content.secret is not None else (),
+        requires=(
+            *((ENCRYPTED,) if content.secret is not None else ()),
+            *((NCNN,) if any(entry.format == "ncnn" for entry in entries) else ()),
+        ),
     )
     return draft, manifest
 

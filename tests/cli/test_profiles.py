@@ -42,7 +42,7 @@ def test_the_list_names_every_profile_and_what_installs_there(edgekit):
     ran = edgekit("profiles", "list", "--json")
     listed = {item["name"]: item for item in ran.json["profiles"]}
     assert tuple(listed) == names()
-    assert listed["raspberry-pi-4-trixie-32bit"]["engines"] == ["onnxruntime"]
+    assert listed["raspberry-pi-4-trixie-32bit"]["engines"] == ["onnxruntime", "ncnn"]
     assert listed["jetson-nano"]["modes"] == ["10w", "5w"]
     assert {item["origin"] for item in listed.values()} == {"edgekit"}
 

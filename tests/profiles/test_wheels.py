@@ -26,29 +26,32 @@ def versions(profile: Profile) -> dict[str, str | None]:
     return {verdict.engine: verdict.version for verdict in installable(profile)}
 
 
+NCNN = "1.0.20261020"
 MATRIX = {
-    "bookworm, 64 bit": (("aarch64", "3.11", "2.36"), ("2.3.0", "2.14.0", "1.31.1")),
-    "trixie, 64 bit": (("aarch64", "3.13", "2.41"), ("2.3.0", None, "1.31.1")),
-    "bookworm, 32 bit": (("armv7l", "3.11", "2.36"), (None, "2.14.0", None)),
-    "trixie, 32 bit": (("armv7l", "3.13", "2.41"), (None, None, None)),
-    "trixie, 32 bit, with Debian's packages": (("armv7l", "3.13", "2.41", "trixie"), (None, None, "1.21.0")),
-    "trixie, 64 bit, with Debian's packages": (("aarch64", "3.13", "2.41", "trixie"), ("2.3.0", None, "1.31.1")),
-    "trixie's packages with another Python": (("armv7l", "3.12", "2.41", "trixie"), (None, None, None)),
-    "Ubuntu 22.04 with Python 3.11": (("aarch64", "3.11", "2.35"), ("2.3.0", "2.14.0", "1.31.1")),
-    "Ubuntu 22.04": (("aarch64", "3.10", "2.35"), ("2.3.0", "2.14.0", "1.23.2")),
-    "Debian 11": (("aarch64", "3.9", "2.31"), (None, None, None)),
-    "an x86-64 machine of that age": (("x86_64", "3.9", "2.31"), (None, None, None)),
-    "Android": (("aarch64", "", ""), (None, None, None)),
-    "a current Python on glibc 2.27": (("aarch64", "3.12", "2.27"), ("2.3.0", None, "1.28.0")),
-    "JetPack 4": (("aarch64", "3.6", "2.27"), (None, None, None)),
-    "ARMv6": (("armv6l", "3.11", "2.36"), (None, None, None)),
-    "a Python nobody serves yet": (("aarch64", "3.15", "2.41"), (None, None, None)),
+    "bookworm, 64 bit": (("aarch64", "3.11", "2.36"), ("2.3.0", "2.14.0", "1.31.1", NCNN)),
+    "trixie, 64 bit": (("aarch64", "3.13", "2.41"), ("2.3.0", None, "1.31.1", NCNN)),
+    "bookworm, 32 bit": (("armv7l", "3.11", "2.36"), (None, "2.14.0", None, NCNN)),
+    "trixie, 32 bit": (("armv7l", "3.13", "2.41"), (None, None, None, NCNN)),
+    "trixie, 32 bit, with Debian's packages": (("armv7l", "3.13", "2.41", "trixie"), (None, None, "1.21.0", NCNN)),
+    "trixie, 64 bit, with Debian's packages": (("aarch64", "3.13", "2.41", "trixie"), ("2.3.0", None, "1.31.1", NCNN)),
+    "trixie's packages with another Python": (("armv7l", "3.12", "2.41", "trixie"), (None, None, None, NCNN)),
+    "Ubuntu 22.04 with Python 3.11": (("aarch64", "3.11", "2.35"), ("2.3.0", "2.14.0", "1.31.1", NCNN)),
+    "Ubuntu 22.04": (("aarch64", "3.10", "2.35"), ("2.3.0", "2.14.0", "1.23.2", NCNN)),
+    "Debian 11": (("aarch64", "3.9", "2.31"), (None, None, None, None)),
+    "an x86-64 machine of that age": (("x86_64", "3.9", "2.31"), (None, None, None, None)),
+    "Android": (("aarch64", "", ""), (None, None, None, None)),
+    "a current Python on glibc 2.27": (("aarch64", "3.12", "2.27"), ("2.3.0", None, "1.28.0", NCNN)),
+    "JetPack 4": (("aarch64", "3.6", "2.27"), (None, None, None, None)),
+    "ARMv6": (("armv6l", "3.11", "2.36"), (None, None, None, None)),
+    "a Python nobody serves yet": (("aarch64", "3.16", "2.41"), (None, None, None, None)),
 }
 
 
 @pytest.mark.parametrize(("system", "expected"), MATRIX.values(), ids=MATRIX)
 def test_the_newest_wheel_that_fits(system: tuple[str, ...], expected: tuple[str | None, ...]):
-    assert versions(board(*system)) == dict(zip(("litert", "tflite-runtime", "onnxruntime"), expected, strict=True))
+    assert versions(board(*system)) == dict(
+        zip(("litert", "tflite-runtime", "onnxruntime", "ncnn"), expected, strict=True)
+    )
 
 
 def test_the_verdicts_are_the_runtimes_engines_in_its_order():
@@ -117,7 +120,7 @@ def test_a_pinned_version_is_the_only_one_that_counts():
 
 def test_a_pinned_engine_is_the_only_one_of_its_format():
     verdicts = {verdict.engine: verdict for verdict in installable(board(pins={"tflite-runtime": "2.14.0"}))}
-    assert [name for name, verdict in verdicts.items() if verdict.ok] == ["tflite-runtime", "onnxruntime"]
+    assert [name for name, verdict in verdicts.items() if verdict.ok] == ["tflite-runtime", "onnxruntime", "ncnn"]
     assert verdicts["litert"].reason == "the profile pins its image to tflite-runtime 2.14.0"
 
 

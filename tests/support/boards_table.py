@@ -25,7 +25,7 @@ EMULATED = {
     ("armv7l", "bookworm"): ("cortex-a15",),
     ("armv7l", "trixie"): ("cortex-a15",),
 }
-ENGINES = {"litert": "LiteRT", "tflite-runtime": "tflite-runtime", "onnxruntime": "ONNX Runtime"}
+ENGINES = {"litert": "LiteRT", "tflite-runtime": "tflite-runtime", "onnxruntime": "ONNX Runtime", "ncnn": "ncnn"}
 
 
 def table() -> str:

@@ -28,10 +28,11 @@ RECIPES = {
     "tflite-int8": ("tiny_int8.tflite", Recipe("tflite-int8", "tflite", "int8")),
     "tflite-f32": ("tiny_f32.tflite", Recipe("tflite-f32", "tflite", "float32")),
     "onnx-f32": ("tiny_f32.onnx", Recipe("onnx-f32", "onnx", "float32")),
+    "ncnn-f32": ("tiny_f32.ncnn", Recipe("ncnn-f32", "ncnn", "float32")),
     "tflite-int8, 4 at once": ("tiny_int8_b4.tflite", Recipe("tflite-int8", "tflite", "int8")),
     "tflite-f32, any number": ("tiny_free_f32.tflite", Recipe("tflite-f32", "tflite", "float32")),
 }
-RECIPE_OF_FORMAT = {"tflite": "tflite-int8", "onnx": "onnx-f32"}
+RECIPE_OF_FORMAT = {"tflite": "tflite-int8", "onnx": "onnx-f32", "ncnn": "ncnn-f32"}
 RECIPE_OF_ENGINE = {name: RECIPE_OF_FORMAT[kind.formats[0]] for name, kind in ENGINES.items()}
 
 
@@ -50,7 +51,7 @@ def model_bytes(recipe: str) -> bytes:
 def artifact(recipe: str, engine: str | None = None) -> Artifact:
     data, kind = model_bytes(recipe), RECIPES[recipe][1]
     with load_engine(kind.format, data, engine=engine) as loaded:
-        layout = "NCHW" if kind.format == "onnx" else "NHWC"
+        layout = "NHWC" if kind.format == "tflite" else "NCHW"
         (image,), (probs,) = loaded.inputs, loaded.outputs
         inputs, outputs = (replace(image, name="image", layout=layout),), (replace(probs, name="probs"),)
     return Artifact(kind, data, inputs, outputs, 1.0, 1.0, {})

@@ -49,6 +49,7 @@ STATIC = QuantizationPlan(steps=("round",))
 """The plan of recipes that calibrate when none is given; rounding costs seconds once a format."""
 
 
+Format = Literal["tflite", "onnx", "ncnn"]
 Precision = Literal["int8", "int16x8", "dynamic", "float16", "float32"]
 
 LEAST_INT8 = 0.005
@@ -68,7 +69,7 @@ class Recipe:
     default: tried when no recipe is named."""
 
     name: str
-    format: Literal["tflite", "onnx"]
+    format: Format
     precision: Precision
     mixed: bool = False
     symmetric: bool = False
@@ -161,7 +162,7 @@ class FloatModel:
     transposes: layout transpositions left in the graph.
     tools: distribution -> version."""
 
-    format: Literal["tflite", "onnx"]
+    format: Format
     data: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

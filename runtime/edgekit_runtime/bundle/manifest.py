@@ -62,7 +62,8 @@ ENCRYPTED = "encrypted-blobs"
 FORMAT_VERSION = 1
 FIRST_RELEASE = "0.1.0"
 """Default of `min_runtime`."""
-FEATURES = frozenset({ENCRYPTED})
+NCNN = "ncnn-artifacts"
+FEATURES = frozenset({ENCRYPTED, NCNN})
 """Features that this reader has."""
 _RELEASE = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")
 Role = Literal["primary", "alternate", "batch", "degraded"]
@@ -110,7 +111,7 @@ class ArtifactEntry:
 
     role: Role
     recipe: str
-    format: Literal["tflite", "onnx"]
+    format: Literal["tflite", "onnx", "ncnn"]
     precision: str
     blob: str
     bytes: int

@@ -164,6 +164,10 @@ ENGINES = {
         ("onnx", "tflite"), "openvino", "openvino", "run ONNX and TFLite artifacts, measured against the engines above",
         "openvino:OpenVinoEngine", "openvino", kernels=("default", "fast"), reporters=("openvino_telemetry",),
     ),
+    "ncnn": EngineKind(
+        ("ncnn",), "ncnn", "ncnn", "run ncnn artifacts, also on 32-bit boards", "ncnn:NcnnEngine", "ncnn",
+        on_boards=True,
+    ),
     "tensorrt": EngineKind(
         ("onnx",), "tensorrt", "tensorrt", "run ONNX artifacts on an NVIDIA GPU", "tensorrt:TensorRtEngine", "tensorrt",
         "gpu",

@@ -36,6 +36,7 @@ EngineName = Literal[
     "tflite-runtime",
     "onnxruntime",
     "openvino",
+    "ncnn",
     "tensorrt",
     "tensorrt-rtx",
     "onnxruntime-cuda",

@@ -189,12 +189,13 @@ def test_in_a_process_of_its_own_it_answers_alike(bundle):
 def runs(tmp_path, monkeypatch):
     """Items of every run in this process, where nothing is known of any bundle yet."""
     from edgekit_runtime.engines.litert import TFLiteEngine
+    from edgekit_runtime.engines.ncnn import NcnnEngine
     from edgekit_runtime.engines.onnxruntime import OnnxEngine
 
     monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
     found = []
-    for kind in (TFLiteEngine, OnnxEngine):
+    for kind in (TFLiteEngine, OnnxEngine, NcnnEngine):
         honest = kind.run
         monkeypatch.setattr(kind, "run", lambda self, xs, honest=honest: found.append(len(xs[0])) or honest(self, xs))
     return found
@@ -297,10 +298,11 @@ def test_an_unknown_or_unfit_engine_is_a_typed_error(bundle):
 def test_a_golden_answer_that_differs_is_refused_and_frees_all(bundle, monkeypatch):
     budget = MemoryBudget(1000)
     from edgekit_runtime.engines.litert import TFLiteEngine
+    from edgekit_runtime.engines.ncnn import NcnnEngine
     from edgekit_runtime.engines.onnxruntime import OnnxEngine
 
     monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
-    for kind in (TFLiteEngine, OnnxEngine):
+    for kind in (TFLiteEngine, OnnxEngine, NcnnEngine):
         monkeypatch.setattr(kind, "run", lambda self, inputs: [np.full((1, 4), 3, self.outputs[0].dtype)])
     with pytest.raises(SelfTestError, match="golden example 0"):
         prepare(bundle, how(memory=budget))

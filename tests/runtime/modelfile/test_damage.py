@@ -15,7 +15,11 @@ from edgekit_runtime.modelfile.check import ModelFacts, check_artifact, check_mo
 from edgekit_runtime.modelfile.protobuf import count_varints, fields, signed, varints
 from edgekit_runtime.system.errors import ModelFileError
 
-FILES = {path.name: path.read_bytes() for path in sorted(tiny.MODELS.iterdir()) if path.suffix in (".tflite", ".onnx")}
+FILES = {
+    path.name: path.read_bytes()
+    for path in sorted(tiny.MODELS.iterdir())
+    if path.suffix in (".tflite", ".onnx", ".ncnn")
+}
 A_SECOND = 1.0
 
 
@@ -53,7 +57,7 @@ def test_files_that_end_early(name, size):
     judged(name, FILES[name][:size])
 
 
-@given(st.sampled_from(["x.tflite", "x.onnx"]), st.binary(max_size=400))
+@given(st.sampled_from(["x.tflite", "x.onnx", "x.ncnn"]), st.binary(max_size=400))
 @settings(max_examples=examples(100))
 def test_bytes_that_were_never_a_model(name, data):
     judged(name, data)
