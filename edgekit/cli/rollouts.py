@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
               metavar="SECONDS", help="How long offline boards delay a wave.")  # fmt: skip
 @click.option("--p99-margin", type=click.FloatRange(1.0), default=1.25, show_default=True, metavar="FACTOR",
               help="A board's p99 or p90 above this many times its own before is slower.")  # fmt: skip
+@click.option("--shadow", metavar="SHARE", help="First answer this share of some boards' requests in silence: 5%.")
+@click.option("--differ", default="5%", show_default=True, metavar="SHARE",
+              help="With --shadow: other answers than the active version's that are too many.")  # fmt: skip
 @click.option("--unjudged", is_flag=True, help="Continue without figures, for boards that send no telemetry.")
 @click.option("--no-undo", is_flag=True, help="If it stops, do not roll boards back.")
 @store()
@@ -55,6 +59,7 @@ def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, st
     waves = tuple(parse_share(one.strip()) for one in given["waves"].split(","))
     plan = RolloutPlan(
         waves, parse_share(given["abort_over"]), given["settle_s"], deadline_s=given["deadline_s"],
+        shadow=parse_share(given["shadow"] or "0"), differ=parse_share(given["differ"]),
         judged=not given["unjudged"], undo=not given["no_undo"], p99_margin=given["p99_margin"],
     )  # fmt: skip
     facts, data = read_bundle_facts(bundle)
@@ -141,7 +146,7 @@ def _phases(counted: dict[tuple[int, str, str], int]) -> dict[str, int]:
     """In words: waiting, ordered, what boards reported, going back, back, withdrawn."""
     found: dict[str, int] = {}
     for (_, want, phase), n in counted.items():
-        word = phase or "ordered"
+        word = f"shadow: {phase or 'ordered'}" if want == "shadow" else phase or "ordered"
         if want == "former":
             word = "back" if phase == "committed" else f"going back: {phase or 'ordered'}"
         elif not want or (want == "none" and not phase):
@@ -152,21 +157,26 @@ def _phases(counted: dict[tuple[int, str, str], int]) -> dict[str, int]:
 
 def _line(one: Rollout, tables: RolloutTables) -> str:
     phases = ", ".join(f"{n} {word}" for word, n in _phases(tables.phases(one.id)).items())
-    wave = f"wave {one.standing.wave + 1} of {len(one.plan.waves)}"
+    wave = f"wave {one.standing.wave + 1} of {len(one.plan.waves)}" if one.standing.wave >= 0 else "in silence"
     why = f"; {one.standing.why}" if one.standing.why else ""
     return f"{one.id:>4}  {one.name} {one.version}  {one.standing.state}, {wave}: {phases}{why}"
 
 
 def _show(one: Rollout, tables: RolloutTables, as_json: bool, *, boards: bool = False) -> None:
-    rows = tables.boards(one.id) if boards else []
+    from edgekit.fleet.rollouts.shadows import describe
+
+    rows, shadows = (tables.boards(one.id), tables.shadows(one)) if boards else ([], [])
     if as_json:
         devices = [
             {"device": row.device, "wave": row.wave + 1, "want": row.want, "phase": row.phase, "version": row.version,
              "error": row.error, "code": row.code} for row in rows
         ]  # fmt: skip
-        print_json({**_json(one, tables), **({"devices": devices} if boards else {})})
+        found = [asdict(row) | {"ratio": row.ratio, "ratios": row.ratios.wire()} for row in shadows]
+        print_json({**_json(one, tables), **({"devices": devices, "shadows": found} if boards else {})})
         return
     click.echo(_line(one, tables))
+    if shadows:
+        click.echo(f"      in silence: {describe(shadows)}")
     for row in rows:
         error = f"  {row.error} [{row.code}]" if row.code else ""
         click.echo(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {row.phase or '-'}{error}")

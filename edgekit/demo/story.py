@@ -1,11 +1,12 @@
-"""Second half of `edgekit demo --fleet`: an alert with its cause, a wave that undoes itself.
+"""Second half of `edgekit demo --fleet`: an alert, a wrong version, a slow one.
 
     story = Story(server, store, bundle, photo, folder, ends)
     for check in story.checks(): print(check.what, check.problem)
 
 Rules:
 - the alert is real but for its reports: boards come back with twenty made-up minutes in their spools;
-- the wave is real: three install roots, agents and models, and a signed bundle whose new version is throttled;
+- the roll-outs are real: three install roots, agents and models, and signed bundles. Version 2 looks at
+  the middle of a picture alone, and version 3 is throttled;
 - its versions promise no time, and the throttle follows what version 1 took, so that a busy machine changes nothing;
 - what it starts ends with `ends` and not with the last check.
 """
@@ -24,11 +25,13 @@ from edgekit.fleet.rollouts.rollout_tables import Rollout, fitting
 from edgekit.fleet.rollouts.waves import RolloutPlan
 from edgekit.fleet.serve import FleetServer
 from edgekit.fleet.web import BundleFiles, bundles_beside, read_bundle_facts
-from edgekit.packaging.writer import BundleDraft, SigningKey, write_bundle
+from edgekit.packaging.writer import BundleDraft, SigningKey, canonical_json, write_bundle
 from edgekit_runtime import EdgekitError, TelemetryOptions, open_bundle
+from edgekit_runtime.bundle.manifest import contract_digest
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.install import InstallOptions, TrialOptions, install, status
 from edgekit_runtime.install.agent import Agent, AgentOptions
+from edgekit_runtime.system.strict_json import to_json
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.reporter import Reporter
@@ -40,6 +43,8 @@ KIOSKS = ("kiosk-1", "kiosk-2", "kiosk-3")
 BUDGET_MS = 30.0
 _MINUTES = 22
 _PLAN = RolloutPlan((0.3, 1.0), settle_s=3.0, figures_s=300.0, deadline_s=600.0)
+_MIDDLE = 0.05
+"""Part of a picture that version 2 sees."""
 
 
 @dataclass
@@ -59,9 +64,11 @@ class Story:
     told: threading.Event = field(default_factory=threading.Event)
 
     def checks(self) -> Iterator[Check]:
-        yield from self._alert()
         try:
-            yield from self._wave()
+            kiosks = self._start_kiosks()
+            yield from self._alert()
+            yield from self._silence(kiosks)
+            yield from self._wave(kiosks)
         except EdgekitError as error:  # such as a full disk: the page stays
             yield Check("a roll-out undoes itself", str(error))
         self.told.set()
@@ -85,29 +92,47 @@ class Story:
 
         yield eventually("an alert names the stage and the version", problem, 90.0)
 
-    def _wave(self) -> Iterator[Check]:
-        """Version 2 passes its trial and is slow at work: two boards say so and roll back."""
-        key, public = _key(self.folder)
-        first, second = (_version(self.bundle, self.folder, number, key) for number in (1, 2))
+    def _start_kiosks(self) -> list[_Kiosk]:
+        self._key, public = _key(self.folder)
+        first = _version(self.bundle, self.folder, 1, self._key)
         kiosks = [_Kiosk(name, self, first, public) for name in KIOSKS]
         for kiosk in kiosks:
             self.ends.callback(kiosk.close)
         for kiosk in kiosks:
             kiosk.start()
-        yield eventually("three boards answer with version 1, and report it", self._all_report, 120.0)
-        facts, data = read_bundle_facts(second)
+        return kiosks
+
+    def _roll_out(self, version: int, plan: RolloutPlan) -> int:
+        bundle = _version(self.bundle, self.folder, version, self._key, crop=_MIDDLE if version == 2 else None)
+        facts, data = read_bundle_facts(bundle)
         BundleFiles(bundles_beside(self.store)).add(facts.sha256, data)
-        url = f"{self.server.url}bundles/{facts.sha256}.ekb"
-        tables = self.server.rolling.tables
-        devices = fitting(facts, self.server.store.fleet())
-        number = tables.make(facts, url, _PLAN, devices, int(time.time() * 1000)).id
+        url, devices = f"{self.server.url}bundles/{facts.sha256}.ekb", fitting(facts, self.server.store.fleet())
+        return self.server.rolling.tables.make(facts, url, plan, devices, int(time.time() * 1000)).id
+
+    def _silence(self, kiosks: Sequence[_Kiosk]) -> Iterator[Check]:
+        """Version 2 answers otherwise, which is seen before any caller gets its answer."""
+        yield eventually("three boards answer with version 1, and report it", self._all_report, 120.0)
+        tables, number = self.server.rolling.tables, self._roll_out(2, replace(_PLAN, shadow=1.0))
+
+        def stopped() -> str:
+            return "" if tables.get(number).standing.state == "aborted" else _describe(tables.get(number))
+
+        yield eventually("version 2 answers in silence, and is refused before its first wave", stopped, 360.0)
+        self.say(f"        {_describe(tables.get(number))}")
+        ran = [row.id for row in self.server.store.fleet() if row.id in KIOSKS and row.version == "2"]
+        there = ran + [kiosk.name for kiosk in kiosks if kiosk.version != "1"]
+        yield Check("no caller got an answer of it", f"it ran on {', '.join(there)}" if there else "")
+
+    def _wave(self, kiosks: Sequence[_Kiosk]) -> Iterator[Check]:
+        """Version 3 passes its trial and is slow at work: two boards say so and roll back."""
+        tables, number = self.server.rolling.tables, self._roll_out(3, _PLAN)
         moved: list[str] = []
 
         def stopped() -> str:
-            moved.extend(row.device for row in tables.boards(number) if row.version == "2")
+            moved.extend(row.device for row in tables.boards(number) if row.version == "3")
             return "" if tables.get(number).standing.state == "undone" else _describe(tables.get(number))
 
-        yield eventually("a roll-out of version 2 stops in its first wave", stopped, 360.0)
+        yield eventually("a roll-out of version 3 stops in its first wave", stopped, 360.0)
         self.say(f"        {_describe(tables.get(number))}")
         boards = sorted(set(moved))
         yield Check("one board never moved", "" if len(boards) <= 2 else f"moved: {', '.join(boards)}")
@@ -124,7 +149,7 @@ class Story:
 
 def _describe(rollout: Rollout) -> str:
     standing = rollout.standing
-    return f"roll-out {rollout.id}: {standing.state}; {standing.why or 'its first wave is at work'}"
+    return f"roll-out {rollout.id}: {standing.state}; {standing.why or 'nothing is decided yet'}"
 
 
 def _answer(meters: Sequence[Meter], stop: threading.Event) -> None:
@@ -174,14 +199,26 @@ def _key(folder: Path) -> tuple[SigningKey, Path]:
     return SigningKey(private), public
 
 
-def _version(bundle: Path, folder: Path, number: int, key: SigningKey) -> Path:
-    """The demo's bundle with another name and number, signed."""
+def _version(bundle: Path, folder: Path, number: int, key: SigningKey, *, crop: float | None = None) -> Path:
+    """The demo's bundle with another name and number, signed.
+
+    crop: part of a picture that it sees.
+    """
     read = read_bundle(bundle)
     draft = BundleDraft()
     for blob in read.manifest.blobs:
         draft.add(read.blob(blob.sha256))
     promise = read.manifest.promise and replace(read.manifest.promise, p50_ms=None, p99_ms=None)
-    manifest = replace(read.manifest, name="kiosk_camera", version=str(number), rollout_seq=number, promise=promise)
+    contract = read.manifest.contract
+    image = contract.inputs[0].image
+    if crop is not None and image is not None:
+        image = replace(image, resize="center-crop", crop=crop)
+        contract = replace(contract, inputs=(replace(contract.inputs[0], image=image),))
+    digest = contract_digest(canonical_json(to_json(contract)))
+    manifest = replace(
+        read.manifest, contract=contract, contract_digest=digest, name="kiosk_camera", version=str(number),
+        rollout_seq=number, promise=promise,
+    )  # fmt: skip
     path = folder / f"kiosk_camera-{number}.ekb"
     write_bundle(path, draft, manifest, [key])
     return path

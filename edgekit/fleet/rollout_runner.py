@@ -21,8 +21,9 @@ from edgekit.fleet.alerts.rules_file import Rules
 from edgekit.fleet.ingest import BrokerThread
 from edgekit.fleet.rollouts.comparison import Verdict, compare
 from edgekit.fleet.rollouts.rollout_tables import Rollout, RolloutTables
+from edgekit.fleet.rollouts.shadows import judge
 from edgekit.fleet.rollouts.wave_figures import WaveFigures
-from edgekit.fleet.rollouts.waves import RolloutStanding, decide, wanted
+from edgekit.fleet.rollouts.waves import SHADOW, RolloutStanding, decide, wanted
 from edgekit.fleet.store.fleet_errors import StoreError
 from edgekit.fleet.store.records import now_ms
 from edgekit.fleet.store.sql import SqlStore
@@ -119,6 +120,8 @@ class Rolling(BrokerThread):
         plan, standing = rollout.plan, rollout.standing
         if not plan.judged or standing.state not in ("running", "paused"):
             return Verdict("unknown")
+        if standing.wave == SHADOW:
+            return judge(self.tables.shadows(rollout), of=rollout.boards, differ=plan.differ)
         at_ms, judged, verdict = self._compared.get(rollout.id, (0, None, Verdict("unknown")))
         every_ms = max(1000 * self._pace.compare_s, (now_ms - standing.since_ms) / 60)
         if judged != (standing, committed) or now_ms - at_ms >= every_ms:

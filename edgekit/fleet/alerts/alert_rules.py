@@ -22,10 +22,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from math import exp, lgamma, log
 from typing import NamedTuple
 
 from edgekit.fleet.alerts.rules_file import Rules
+from edgekit.fleet.rollouts.comparison import chance, interval
 from edgekit.fleet.store.records import BoardLatency, Build, Rollup, quantiles
 from edgekit_runtime.telemetry.histogram import Histogram
 
@@ -354,33 +354,9 @@ def _drift(rules: Rules, build: Build, psi: Sequence[float]) -> list[AlertFindin
     )]  # fmt: skip
 
 
-def chance(bad: int, of: int, share: float) -> float:
-    """Probability of `bad` or more of `of` requests, each bad with probability `share`.
-
-    The binomial tail, bounded by its first term and a geometric series (Feller, 1968, VI.3).
-    """
-    if bad <= of * share or not 0 < share < 1:
-        return 1.0 if bad <= of * share else 0.0
-    first = lgamma(of + 1) - lgamma(bad + 1) - lgamma(of - bad + 1) + bad * log(share) + (of - bad) * log(1 - share)
-    return min(1.0, exp(min(0.0, first)) * (bad + 1) * (1 - share) / (bad + 1 - (of + 1) * share))
-
-
 def is_above(bad: int, of: int, share: float) -> bool:
     """Whether the share is exceeded by more than chance."""
     return chance(bad, of, share) < RISK
-
-
-def interval(bad: int, of: int) -> tuple[float, float]:
-    """Exact 95 % interval of a share (Clopper and Pearson, Biometrika 26, 1934)."""
-
-    def lowest(bad: int) -> float:
-        low, high = 0.0, bad / of
-        for _ in range(30):
-            middle = (low + high) / 2
-            low, high = (middle, high) if chance(bad, of, middle) < 0.025 else (low, middle)
-        return low
-
-    return lowest(bad), 1.0 - lowest(of - bad)
 
 
 def _codes(rows: Iterable[Rollup]) -> str:

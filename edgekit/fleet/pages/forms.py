@@ -29,6 +29,7 @@ from edgekit.fleet.alerts.alert_tables import AlertTables
 from edgekit.fleet.pages.access import Access, read_form
 from edgekit.fleet.pages.lists import DIGITS
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
+from edgekit.fleet.rollouts.shadows import describe
 from edgekit.fleet.rollouts.waves import State, Word
 from edgekit.fleet.store.fleet_errors import FleetError, StoreError
 from edgekit.fleet.store.records import now_ms
@@ -131,6 +132,11 @@ _MOST_BOARDS = 500
 
 def phase_words(want: str, phase: str) -> tuple[str, str]:
     """(words, class) of boards with this order and report."""
+    if want == "shadow":
+        return (
+            f"{phase or 'ordered'}, in silence",
+            "on" if phase == "shadowing" else "bad" if phase in FINAL else "wait",
+        )
     if want == "former":
         return ("back on the former version" if phase == "committed" else f"{phase or 'ordered'}, going back"), "bad"
     if not phase:
@@ -179,10 +185,12 @@ class RolloutPages:
         waves: dict[int, list[tuple[str, str, int]]] = {}
         for (wave, want, phase), n in self._tables.phases(number).items():
             waves.setdefault(wave, []).append((*phase_words(want, phase), n))
+        shadows = self._tables.shadows(rollout)
         boards = [(row, *phase_words(row.want, row.phase)) for row in self._tables.boards(number, _MOST_BOARDS)]
         return {
             "rollout": rollout, "waves": waves, "offered": OFFERED[rollout.standing.state], "means": _MEANS,
             "boards": boards, "more": max(0, rollout.boards - len(boards)), "verdicts": _VERDICTS,
+            "shadows": shadows, "shown": describe(shadows) if shadows else "",
         }  # fmt: skip
 
     async def speak(self, request: Request) -> Response:

@@ -9,7 +9,8 @@ Rules:
   step with all of them, or not at all;
 - an order is due until its board reports an end, so a message that a broker lost is sent again;
 - a step counts only if the roll-out has not changed since it was decided: an operator's action wins;
-- what a roll-out wants of a board is one word: "" (not yet), new, former (sent back), none (withdrawn);
+- what a roll-out wants of a board is one word: "" (not yet), shadow (in silence), new, former (sent back), none
+  (withdrawn). A shadow has the number before the roll-out's, and ends before the first wave begins;
 - a board is in one active roll-out at most;
 - what a board reports after its end changes nothing.
 """
@@ -22,8 +23,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgekit.fleet.rollouts.shadows import BOARDS, ShadowFigures
 from edgekit.fleet.rollouts.waves import (
     ACTIVE,
+    SHADOW,
+    UNWAIVED,
     RolloutPlan,
     RolloutStanding,
     State,
@@ -39,6 +43,7 @@ from edgekit.fleet.store.schema import StoreTable
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.install.orders import FINAL, Order, OrderReport
 from edgekit_runtime.system.strict_json import load_json, read_json
+from edgekit_runtime.telemetry.histogram import Histogram
 
 _ROLLOUT = StoreTable(
     "rollout", "id int, rev int, undo_rev int, name text, version text, profile text, sha256 text, sha text, url text, "
@@ -97,7 +102,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class BoardRow:
-    """want: "" (not yet), "new", "former" (sent back) or "none" (withdrawn).
+    """want: "" (not yet), "shadow" (in silence), "new", "former" (back) or "none" (withdrawn).
     phase: "" before a report."""
 
     device: str
@@ -175,17 +180,26 @@ class RolloutTables:
             ((number, rev),) = batch.execute(
                 "SELECT coalesce(max(id), 0) + 1, coalesce(max(undo_rev), 0) + 1 FROM rollout"
             ).fetchall()
-            rev = max(int(rev), now_ms)  # above those of a store that was lost
+            rev = max(int(rev) + 1, now_ms)  # above those of a store that was lost
             absent = {name for (name,) in batch.execute('SELECT "id" FROM device WHERE online = 0').fetchall()}
             waves = waves_of(rev, devices, plan.waves, absent)
             given = (
                 number, rev, rev + 1, bundle.name, bundle.version, bundle.profile, bundle.sha256, bundle.sha, url,
-                json.dumps(asdict(plan)), now_ms, len(waves), "running", 0, now_ms, -1, "", 0, "",
+                json.dumps(asdict(plan)), now_ms, len(waves), "running",
+                SHADOW if plan.shadow else 0, now_ms, UNWAIVED, "", 0, "",
             )  # fmt: skip
             batch.execute(_ROLLOUT.insert(), given)
             nothing = ("", 0, 0, "", "", "", "", "", "", 0)
             batch.many(_BOARD.insert(), [(number, device, wave, *nothing) for device, wave in waves.items()])
-            self._order(batch, int(number), "running", 0, rev, rev + 1, now_ms)
+            if plan.shadow:
+                batch.execute("DELETE FROM shadow WHERE sha = ?", (bundle.sha256[:12],))
+                some = list(waves)[: max(BOARDS, sum(wave == 0 for wave in waves.values()))]
+                batch.many(
+                    "UPDATE rollout_board SET want = 'shadow', rev = ?, at_ms = ? WHERE rollout = ? AND device = ?",
+                    [(rev - 1, now_ms, number, device) for device in some],
+                )
+            else:
+                self._order(batch, int(number), "running", 0, rev, rev + 1, now_ms)
         return self.get(int(number))
 
     def speak(self, number: int, word: Word, now_ms: int) -> Rollout:
@@ -263,10 +277,15 @@ class RolloutTables:
         return True
 
     def _order(self, batch: Any, number: int, state: State, wave: int, rev: int, undo_rev: int, now_ms: int) -> None:
-        if state == "running":
+        if state == "running" and wave > SHADOW:
             batch.execute(
-                "UPDATE rollout_board SET want = 'new', rev = ?, at_ms = ? WHERE rollout = ? AND wave <= ? "
-                "AND want = ''",
+                "UPDATE rollout_board SET want = '', rev = 0, phase = '', error = '', code = '', asked_ms = -1 WHERE "
+                "rollout = ? AND want = 'shadow'",
+                (number,),
+            )
+            batch.execute(
+                "UPDATE rollout_board SET want = 'new', rev = ?, at_ms = ?, asked_ms = 0 WHERE rollout = ? AND "
+                "wave <= ? AND want = ''",
                 (rev, now_ms, number, wave),
             )
         elif state == "undoing":
@@ -274,7 +293,8 @@ class RolloutTables:
         if state in ("undoing", "aborted"):
             moved = "phase <> 'committed'" if state == "aborted" else "1 = 1"
             batch.execute(
-                f"UPDATE rollout_board SET want = 'none', asked_ms = 0 WHERE rollout = ? AND want = 'new' AND {moved}",
+                "UPDATE rollout_board SET want = 'none', asked_ms = 0 WHERE rollout = ? AND "
+                f"(want = 'shadow' OR (want = 'new' AND {moved}))",
                 (number,),
             )
 
@@ -313,16 +333,19 @@ class RolloutTables:
         """Orders to publish now."""
         rows = self._store.select(
             "SELECT b.rollout, b.device, b.want, b.rev, b.former_version, b.former_sha256, r.name, r.version, "
-            "r.sha256, r.url FROM rollout_board b JOIN rollout r ON r.id = b.rollout WHERE "
-            f"(b.want IN ('new', 'former') AND b.phase NOT IN ({_FINAL}) AND b.asked_ms < ?) "
-            "OR (b.want = 'none' AND b.asked_ms = 0) ORDER BY b.asked_ms LIMIT ?",
+            "r.sha256, r.url, r.plan FROM rollout_board b JOIN rollout r ON r.id = b.rollout WHERE "
+            f"(b.want IN ('new', 'former', 'shadow') AND b.phase NOT IN ({_FINAL}) AND b.asked_ms < ?) "
+            "OR (b.want = 'none' AND b.asked_ms = 0) OR (b.want = '' AND b.asked_ms < 0) "
+            "ORDER BY b.asked_ms, b.device LIMIT ?",
             (now_ms - again_ms, _MOST_DUE),
         )
         found = []
-        for number, device, want, rev, former_version, former_sha256, name, version, sha256, url in rows:
+        for number, device, want, rev, former_version, former_sha256, name, version, sha256, url, plan in rows:
             order = None
             if want == "new":
                 order = Order(rev, name, version, sha256, url)
+            elif want == "shadow":
+                order = Order(rev, name, version, sha256, url, shadow=load_json(plan)["shadow"])
             elif want == "former":
                 known = self._store.select(
                     "SELECT url FROM rollout WHERE sha256 = ? ORDER BY id DESC LIMIT 1", (former_sha256,)
@@ -366,6 +389,22 @@ class RolloutTables:
             troubled = "CASE WHEN error <> '' OR code <> '' THEN 0 ELSE 1 END"
             rows = self._store.select(f"{columns} ORDER BY {troubled}, wave, device LIMIT ?", (number, most))
         return [BoardRow(*row) for row in rows]
+
+    def shadows(self, rollout: Rollout) -> list[ShadowFigures]:
+        """Of the boards that run it in silence; of those that did, once the waves began."""
+        wanted = "b.want = 'shadow'" if rollout.standing.wave == SHADOW else "s.n IS NOT NULL"
+        rows = self._store.select(
+            "SELECT b.device, s.n, s.same, s.skipped, s.ratios, s.ms, s.mb, s.psi, s.rests, b.phase, b.code FROM "
+            "rollout_board b LEFT JOIN device d ON d.id = b.device LEFT JOIN shadow s ON s.device = d.num AND "
+            f"s.sha = ? WHERE b.rollout = ? AND {wanted} ORDER BY b.device",
+            (rollout.sha256[:12], rollout.id),
+        )
+        found = []
+        for device, n, same, skipped, ratios, ms, mb, psi, why, phase, code in rows:
+            read = Histogram.from_wire(load_json(ratios)) if ratios else Histogram()
+            word = why or (code or phase if phase in FINAL and phase not in ("shadowing", "committed") else "")
+            found.append(ShadowFigures(device, n or 0, same or 0, skipped or 0, read, ms, mb, psi, word))
+        return found
 
     def phases(self, number: int) -> dict[tuple[int, str, str], int]:
         """(wave, want, phase) -> boards."""

@@ -4,6 +4,7 @@
     decide(plan, standing, tally, verdict, now_ms)          # the next RolloutStanding
 
 Rules:
+- with a share for a shadow the first step is no wave: some boards run the version in silence, and `shadows` judges it;
 - everything here is a pure function: time, tallies and figures are arguments;
 - a board's wave follows from its id and the roll-out's number alone, so every server computes the same waves;
 - the next wave begins once the boards of this one have committed, some time has passed, and `comparison` finds them no
@@ -28,6 +29,8 @@ from edgekit.fleet.store.fleet_errors import FleetError
 State = Literal["running", "paused", "aborted", "undoing", "undone", "done"]
 ACTIVE: tuple[State, ...] = ("running", "paused", "undoing")
 Word = Literal["pause", "resume", "abort", "undo"]
+SHADOW = -1
+UNWAIVED = -2
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class RolloutPlan:
 
     settle_s: how long a wave is watched after its boards committed. figures_s: how much longer it may take until there
     are enough answers. deadline_s: after which boards that are not done hold a wave up no more. judged: whether figures
-    are asked for at all. undo: whether an abort sends boards back. margins: as those of `compare`.
+    are asked for at all. undo: whether an abort sends boards back. margins: as those of `compare`. shadow: share of the
+    requests that it answers in silence before the first wave, 0 for none; differ: as that of `shadows.judge`.
     """
 
     waves: tuple[float, ...] = (0.01, 0.1, 0.5, 1.0)
@@ -49,6 +53,8 @@ class RolloutPlan:
     undo: bool = True
     p99_margin: float = 1.25
     ratio_margin: float = 1.5
+    shadow: float = 0.0
+    differ: float = 0.05
 
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in zip(self.waves, self.waves[1:], strict=False))
@@ -58,11 +64,13 @@ class RolloutPlan:
             )
         if not 0 <= self.abort_over < 1:
             raise FleetError("not a share", where="--abort-over", do="Write it as --abort-over 5%")
+        if not 0 < self.differ < 0.5:
+            raise FleetError("not a share below a half", where="--differ", do="Write it as --differ 5%")
 
 
 @dataclass(frozen=True)
 class RolloutStanding:
-    """wave: the one in hand, from 0.
+    """wave: the one in hand, from 0; SHADOW before it.
     since_ms: when it began.
     waived: the wave whose figures the operator waived.
 
@@ -72,7 +80,7 @@ class RolloutStanding:
     state: State = "running"
     wave: int = 0
     since_ms: int = 0
-    waived: int = -1
+    waived: int = UNWAIVED
     why: str = ""
     by_word: bool = False
     evidence: tuple[float, ...] = ()
@@ -150,6 +158,8 @@ def decide(
         return replace(standing, state="undone", why=standing.why + left)
     if standing.state not in ("running", "paused"):
         return standing
+    if standing.wave == SHADOW:
+        return _shadow(plan, standing, verdict, now_ms)
     wave = f"wave {standing.wave + 1}"
     if tally.failed > plan.abort_over * tally.boards and tally.failed >= min(2, agreeing(tally.all)):
         codes = ", ".join(f"{code} {n}" if n > 1 else code for code, n in tally.reasons)
@@ -175,6 +185,20 @@ def decide(
         return replace(standing, state="done", why=f"every wave has committed{rest}")
     why, evidence = f"{wave} has committed", verdict.evidence or standing.evidence
     return replace(standing, wave=standing.wave + 1, since_ms=now_ms, why=why, evidence=evidence)
+
+
+def _shadow(plan: RolloutPlan, standing: RolloutStanding, verdict: Verdict, now_ms: int) -> RolloutStanding:
+    """Before the first wave: no board has moved, so none has to go back."""
+    if verdict.says == "worse":
+        return replace(standing, state="aborted", since_ms=now_ms, why=f"in silence: {verdict.why}", by_word=False)
+    waited_s = (now_ms - standing.since_ms) / 1000
+    if standing.state == "paused" or (standing.waived != SHADOW and waited_s < plan.settle_s):
+        return standing
+    if verdict.says == "same" or standing.waived == SHADOW:
+        return replace(standing, wave=0, since_ms=now_ms, why=f"in silence: {verdict.why}")
+    if waited_s < plan.settle_s + plan.figures_s:
+        return standing
+    return replace(standing, state="paused", by_word=False, why=f"in silence it cannot be judged: {verdict.why}")
 
 
 def _stopped(plan: RolloutPlan, standing: RolloutStanding, why: str, now_ms: int) -> RolloutStanding:

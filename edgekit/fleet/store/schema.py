@@ -119,12 +119,17 @@ ROLLUP = StoreTable(
     "cpu real, mem real, psi real, latency blob, stages blob, codes text, folded int",
     "device, minutes, start_ms, build",
 )
+SHADOW = StoreTable(
+    "shadow", "device int, sha text, n int, same int, skipped int, ratios text, ms real, mb real, psi real, "
+    "rests text, at_ms int", "device, sha",
+)  # fmt: skip
+"""Answers in silence, since the last roll-out of that bundle began; of each board the last MOST_SHADOWS bundles."""
 SIZE = StoreTable("size", "name text, rows int, bytes int", "name")
 FORGOTTEN = StoreTable("forgotten", "device text, at_ms int, cleared int", "device")
 """Boards whose retained birth is not to bring them back. cleared: the broker has dropped it."""
 DDL = (
     *(table.create() for table in (
-        DEVICE, BUILD, MARK, WIN, RECENT_WINDOWS, ROLLUP, SIZE, FORGOTTEN,
+        DEVICE, BUILD, MARK, WIN, RECENT_WINDOWS, ROLLUP, SHADOW, SIZE, FORGOTTEN,
         StoreTable("counter", "name text, value int", "name"),
     )),
     "CREATE TABLE IF NOT EXISTS event (id {id}, at_ms {int}, device {int}, kind {text}, text {text})",

@@ -230,7 +230,8 @@ def forget(database: Database, name: str, now_ms: int) -> bool:
         _delete(database, table, table, "device = ?", num)
     for minutes in (15, 60):
         _delete(database, NAMES[minutes], "rollup", f"minutes = {minutes} AND device = ?", num)
-    database.execute("DELETE FROM recent WHERE device = ?", (num,))
+    for table in ("recent", "shadow"):
+        database.execute(f"DELETE FROM {table} WHERE device = ?", (num,))
     database.execute("DELETE FROM device WHERE num = ?", (num,))
     database.execute(FORGOTTEN.write(), (name, now_ms, 0))
     database.execute("UPDATE counter SET value = value + 1 WHERE name = 'changed'")

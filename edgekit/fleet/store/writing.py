@@ -24,15 +24,26 @@ from typing import Any
 
 from edgekit.fleet.store import packed
 from edgekit.fleet.store.records import QUARTER_MS, Arrival, Change, FleetDevice, Mark, moment_of, quarter_of
-from edgekit.fleet.store.schema import BUILD, DEVICE, DEVICE_COLUMNS, MARK, RECENT_WINDOWS, SUMS, WIN, quoted
+from edgekit.fleet.store.schema import (
+    BUILD,
+    DEVICE,
+    DEVICE_COLUMNS,
+    MARK,
+    RECENT_WINDOWS,
+    SHADOW,
+    SUMS,
+    WIN,
+    quoted,
+)
 from edgekit.fleet.store.sums import READ_ROLLUPS, ROW_BYTES, Database, Key, Sums, grow, select_in, write_rollups
 from edgekit_runtime.system.strict_json import load_json
+from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.window import Window
 
 RECENT = 60
 _MOST = packed.MOST
 _MOST_RANGES = 64
-_MOST_MARKS = 8
+_MOST_MARKS, _MOST_SHADOWS = 8, 4
 _MOST_LOST = 1 << 31
 _MOST_BUILDS = 20
 """New builds per board and day: a release brings one, a malicious board one per window."""
@@ -47,6 +58,7 @@ _READ_DEVICES = f'SELECT {quoted(DEVICE_COLUMNS)} FROM device WHERE "id" IN ({{}
 _WRITE_DEVICE = DEVICE.write("id")
 _WRITE_RECENT = RECENT_WINDOWS.write(where=" WHERE excluded.moment_ms >= recent.moment_ms")
 _WRITE_MARK = MARK.write()
+_READ_SHADOWS = f"SELECT {quoted(SHADOW.columns)} FROM shadow WHERE device IN ({{}})"
 _READ_MARKS = f"SELECT {quoted(MARK.columns)} FROM mark WHERE device IN ({{}})"
 
 
@@ -325,11 +337,42 @@ class Batch:
             now = quarter_of(max(arrival.received_ms for _, arrival, _ in windows))
             lately[name] = [(num, 15, now - QUARTER_MS, build), (num, 15, now, build)]
         self._db.many(_WRITE_RECENT, points)
+        self._add_shadows(timed)
         for (_, _, start, build), sums in list(fleet.items()):
             for minutes in (15, 60):
                 key = (0, minutes, start - start % (minutes * 60_000), build)
                 fleet.setdefault(key, Sums()).merge(sums)
         self._merge(parts, fleet, lately)
+
+    def _add_shadows(self, timed: dict[str, list[tuple[int, Arrival, Window]]]) -> None:
+        """What bundles answered in silence."""
+        fresh = {name: [w.shadow for _, _, w in windows if w.shadow is not None] for name, windows in timed.items()}
+        numbers = {self._rows[name]["num"]: name for name, some in fresh.items() if some}
+        if not numbers:
+            return
+        known: dict[int, dict[str, list[Any]]] = {}
+        for num, sha, *values in select_in(self._db, _READ_SHADOWS, list(numbers)):
+            known.setdefault(num, {})[sha] = list(values)
+        changed, gone = [], list[tuple[int, str]]()
+        for num, name in numbers.items():
+            mine, at_ms = known.setdefault(num, {}), max(a.received_ms for _, a, _ in timed[name])
+            for shadow in fresh[name]:
+                before = mine.get(shadow.sha) or [0, 0, 0, "", *[None] * 5]
+                counts = zip(before[:3], (shadow.n, shadow.same, shadow.skipped), strict=True)
+                ratios = (
+                    Histogram.from_wire(load_json(before[3])) if before[3] else Histogram(scale=shadow.ratios.scale)
+                )
+                ratios.merge(shadow.ratios)
+                figures = zip((shadow.ms, shadow.mb, shadow.psi), before[4:7], strict=True)
+                latest = [new if new is not None else old for new, old in figures]
+                sums = [min(_MOST, have + more) for have, more in counts]
+                mine[shadow.sha] = [*sums, json.dumps(ratios.wire()), *latest, shadow.rests, at_ms]
+            order = sorted(mine, key=lambda sha: mine[sha][-1], reverse=True)
+            gone += [(num, sha) for sha in order[_MOST_SHADOWS:]]
+            said = {shadow.sha for shadow in fresh[name]}
+            changed += [(num, sha, *mine[sha]) for sha in order[:_MOST_SHADOWS] if sha in said]
+        self._db.many(SHADOW.write(), changed)
+        self._db.many("DELETE FROM shadow WHERE device = ? AND sha = ?", gone)
 
     def _merge(self, parts: dict[Key, list[Window]], fleet: dict[Key, Sums], lately: dict[str, list[Key]]) -> None:
         there: dict[Key, tuple[Sums, int]] = {}

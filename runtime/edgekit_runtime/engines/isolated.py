@@ -65,7 +65,7 @@ class IsolatedHost:
         self._limit_s = limit_s or (lambda: longest(self._slowest_s))
         self._confidential = confidential
         self._artifacts: list[_Artifact] = []
-        self._child: _EngineChild | None = None
+        self._child: EngineChild | None = None
         self._slowest_s = 0.0
         self._deaths = 0
         self._open = 0
@@ -142,7 +142,7 @@ class IsolatedHost:
     def resident_mb(self) -> float | None:
         return resident_mb(self.pid) if self.pid is not None else None
 
-    def _running(self) -> _EngineChild:
+    def _running(self) -> EngineChild:
         """The child. If it died it is started again with everything that was loaded."""
         if self._child is not None and self._child.process.poll() is None:
             return self._child
@@ -151,7 +151,7 @@ class IsolatedHost:
         again = self._child is not None or bool(self._artifacts)
         if self._child is not None:
             self._child.end(0)
-        self._child = child = _EngineChild()
+        self._child = child = EngineChild()
         self._layouts.clear()
         try:
             for artifact in self._artifacts:
@@ -171,7 +171,7 @@ class IsolatedHost:
             do="Open the bundle again, or use another engine",
         )
 
-    def _load(self, child: _EngineChild, artifact: _Artifact) -> dict[str, Any]:
+    def _load(self, child: EngineChild, artifact: _Artifact) -> dict[str, Any]:
         import numpy as np
 
         child.arena.write([np.frombuffer(artifact.data, np.uint8)])
@@ -191,7 +191,7 @@ class IsolatedHost:
         value: dict[str, Any] = json.loads(answer)
         return value
 
-    def _ask(self, child: _EngineChild, request: bytes, limit_s: float) -> tuple[bytes, bytes]:
+    def _ask(self, child: EngineChild, request: bytes, limit_s: float) -> tuple[bytes, bytes]:
         """Send and wait. Raises EngineHung after limit_s, EngineError if the child died."""
         try:
             os.write(child.to_child, request)
@@ -238,15 +238,17 @@ class IsolatedEngine(Engine):
             self.host.release()
 
 
-class _EngineChild:
-    """The process and its pipes. It ends when our end of the lifeline does, even by our death."""
+class EngineChild:
+    """The process and its pipes. It ends when our end of the lifeline does, even by our death.
 
-    def __init__(self) -> None:
+    module: run with the file descriptors of the arena and of the lifeline."""
+
+    def __init__(self, module: str = "edgekit_runtime.engines.isolated_child") -> None:
         self.arena = Arena.create()
         lifeline, self._lifeline = os.pipe()
         try:
             self.process = subprocess.Popen(
-                python_module("edgekit_runtime.engines.isolated_child", str(self.arena.fd), str(lifeline)),
+                python_module(module, str(self.arena.fd), str(lifeline)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(self.arena.fd, lifeline),

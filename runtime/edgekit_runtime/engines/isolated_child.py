@@ -30,7 +30,7 @@ class _ServedEngine:
 
 def main(arguments: list[str]) -> int:
     arena_fd, lifeline = map(int, arguments)
-    _die_with(lifeline)
+    die_with(lifeline)
     answers = os.dup(1)
     os.dup2(2, 1)
     arena = Arena(arena_fd)
@@ -80,7 +80,7 @@ def _load(job: dict[str, Any], arena: Arena, engines: list[_ServedEngine]) -> di
     return {"info": asdict(engine.info), **tensors}
 
 
-def _die_with(lifeline: int) -> None:
+def die_with(lifeline: int) -> None:
     """Let SIGIO end this process at once when the other end of the lifeline is closed."""
     import fcntl
 

@@ -8,6 +8,7 @@ Rules:
 - ROOT/agent.json is written before a step begins, and the root says how far a step came: a kill repeats at most it;
 - a refused bundle is refused again without a download, as long as the same keys are trusted;
 - boards that get an order together do not fetch together: each waits a random part of `spread_s`;
+- a bundle that came as a shadow is not fetched again; any other order, or none, ends the shadow;
 - a newer order replaces a download; during a self-test or a trial it waits for the end;
 - `--then` runs at least once after each switch, before the phase is reported.
 """
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from edgekit_runtime.bundle.trust_store import TrustStore
 from edgekit_runtime.install.durable import make_folders, read_text, storage_errors, write_file
-from edgekit_runtime.install.installing import InstallOptions, install
+from edgekit_runtime.install.installing import InstallOptions, fetch_shadow, install
 from edgekit_runtime.install.layout import Root, is_root
 from edgekit_runtime.install.orders import (
     MOST_ERROR,
@@ -42,6 +43,7 @@ from edgekit_runtime.install.orders import (
     pause_s,
 )
 from edgekit_runtime.install.root_objects import store_of
+from edgekit_runtime.install.shadowing import end_shadow, shadow_file
 from edgekit_runtime.install.status_and_rollback import activate, rollback, status
 from edgekit_runtime.system.errors import EdgekitError, InstallError, StorageError, WindowError
 from edgekit_runtime.system.strict_json import json_text, read_json
@@ -160,12 +162,14 @@ class Agent:
             if work is not None and work.stage == "fetch" and not work.interrupt():
                 return
             self._withdrawn = False
-            if (work is None or work.interrupted) and self.note.phase in (None, "fetching"):
+            if (work is None or work.interrupted) and self.note.phase in (None, "fetching", "shadowing"):
                 self._work = None
+                end_shadow(self._options.root)
                 self._write(next_note(self.note, None, RootState(), 0))
         if self._newer is None or (work is not None and not work.interrupt()) or not self._rate.take():
             return
         order, self._newer, self._work = self._newer, None, None
+        end_shadow(self._options.root, keep=order.sha256)
         self._write(next_note(self.note, order, self._standing(), int(1000 * time.time())))
         self._spread, self._not_before = True, 0.0
 
@@ -235,6 +239,8 @@ class Agent:
     def _installed(self, work: _Work) -> None:
         error = work.error
         if error is None:
+            if self.note.order is not None and self.note.order.shadow:
+                self._end("shadowing")
             return  # the root says what came of it
         phase = outcome(error, work.stage in ("selftest", "trial"))
         if phase is not None:
@@ -248,6 +254,8 @@ class Agent:
         self._wait_a_part_of(pause_s(self.note.tries))
 
     def _end(self, phase: Phase, error: str = "", code: str = "") -> None:
+        if phase != "shadowing":
+            end_shadow(self._options.root)
         self._write(replace(self.note, phase=phase, error=error[:MOST_ERROR], code=code))
 
     def _then(self) -> None:
@@ -333,7 +341,12 @@ class _Work:
         asked = self._options.asked
         fetching = replace(asked.fetching, progress=self._progress)
         try:
-            install(self._order.url, self._options.root, replace(asked, sha256=self._order.sha256, fetching=fetching))
+            root, order = self._options.root, self._order
+            asked = replace(asked, sha256=order.sha256, fetching=fetching)
+            if order.shadow:
+                fetch_shadow(order.url, root, order.shadow, asked)
+            else:
+                install(shadow_file(root, order.sha256) or order.url, root, asked)
         except EdgekitError as error:
             self.error = error
         except _NewerOrderError:

@@ -29,6 +29,7 @@ from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, TrialOptions, prove
 from edgekit_runtime.install.root_objects import read_locked, store_of, store_trust_files, trust_files
 from edgekit_runtime.install.rules import BoardIdentity, InstallRules, name_of
+from edgekit_runtime.install.shadowing import ShadowNote, place_shadow
 from edgekit_runtime.install.stage_and_collect import adopt, apply, generation_of, is_whole, make_room, settle, stage
 from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.system.errors import DownloadError, EdgekitError, InstallError, IntegrityError
@@ -115,6 +116,19 @@ def install(
             raise
 
 
+def fetch_shadow(source: str, path: str | os.PathLike[str], share: float, options: InstallOptions) -> None:
+    """Fetch a bundle that answers `share` of the requests in silence; nothing else changes.
+
+    It is checked as one to install.
+
+    Raises what `install` raises but for what follows from running it.
+    """
+    root = Root.open(path)
+    with alone(root.lock_file, wait_s=options.wait_s, waiting=options.waiting):
+        root.furnish()
+        _InstallRun(root, source_of(source, options.fetching.limits), options).shadow(share)
+
+
 def update_slot(root: Root, options: InstallOptions, trust: tuple[str, ...], profile: str | None = None) -> Slot:
     """The root's slot with what the options change. Raises InstallError (install-root).
 
@@ -180,6 +194,25 @@ class _InstallRun:
             do = "Find out what crashed; then install again"
             raise InstallError(failure.what, where=self._source.display, do=do, code="trial-failed")
         return self._result()
+
+    def shadow(self, share: float) -> None:
+        """Fetch, check and place it, without an attempt in the journal."""
+        part, rules, digest = self._root.part(self._source.canonical), self._rules(), self._options.sha256
+
+        def judge_head(header: Header) -> int:
+            total = rules.head(header).total
+            make_room(self._root, self._journal, total)
+            return total
+
+        sha256 = fetch(self._source, part, judge_head, self._options.fetching)
+        if digest not in (None, sha256):
+            raise self._other_file(sha256)
+        self._report_stage("verify")
+        bundle = self._read_file(part)
+        rules.admit(bundle.manifest, bundle.digest)
+        for entry in bundle.manifest.artifacts:
+            check_artifact(bundle, entry)
+        place_shadow(self._root, part, ShadowNote(sha256, share, unsigned=not bundle.trust_decision.trusted))
 
     def _result(self, *, already: bool = False) -> InstallResult:
         generation = self._made
@@ -256,9 +289,7 @@ class _InstallRun:
         options, part = self._options, self._root.part(self._source.canonical)
         sha256 = fetch(self._source, part, self._judge, options.fetching)
         if options.sha256 not in (None, sha256):
-            what = f"its SHA-256 is {sha256}, expected {options.sha256}"
-            do = "Pass the SHA-256 of this file, or put the intended file there"
-            raise IntegrityError(what, where=self._source.display, do=do)
+            raise self._other_file(sha256)
         if self._same is None or sha256 != self._same.object:
             self._same = None
             return sha256
@@ -267,6 +298,11 @@ class _InstallRun:
             self._prove("selftest")
             self._repaired = True
         raise _AlreadyHereError
+
+    def _other_file(self, sha256: str) -> IntegrityError:
+        what = f"its SHA-256 is {sha256}, expected {self._options.sha256}"
+        do = "Pass the SHA-256 of this file, or put the intended file there"
+        return IntegrityError(what, where=self._source.display, do=do)
 
     def _check(self, part: Path, sha256: str, *, admit: bool = False) -> None:
         """Check every byte and every model of what was fetched. admit: ask the rules first."""
@@ -326,23 +362,25 @@ class _InstallRun:
     def _bundle(self) -> Bundle:
         """The bundle, read once through one descriptor."""
         if self._read is None:
-            from edgekit_runtime.bundle.secrets import find_secret
-            from edgekit_runtime.install.lock import hold
-
-            path = self._object_path()
-            try:
-                lease = hold(path)
-            except OSError as error:
-                raise InstallError(
-                    f"the fetched file is gone: {error.strerror}", where=str(path), do="Install it again"
-                ) from error
-            policy = TrustPolicy(self._store, self._options.allow_unsigned, now=self._rules().moment)
-            try:
-                secret = find_secret if self._options.secret is None else self._options.secret
-                self._read = read_locked(lease, policy, secret)
-            finally:
-                lease.release()
+            self._read = self._read_file(self._object_path())
         return self._read
+
+    def _read_file(self, path: Path) -> Bundle:
+        from edgekit_runtime.bundle.secrets import find_secret
+        from edgekit_runtime.install.lock import hold
+
+        try:
+            lease = hold(path)
+        except OSError as error:
+            raise InstallError(
+                f"the fetched file is gone: {error.strerror}", where=str(path), do="Install it again"
+            ) from error
+        policy = TrustPolicy(self._store, self._options.allow_unsigned, now=self._rules().moment)
+        try:
+            secret = find_secret if self._options.secret is None else self._options.secret
+            return read_locked(lease, policy, secret)
+        finally:
+            lease.release()
 
     def _object_path(self) -> Path:
         """The object that the bundle is, or becomes."""

@@ -64,7 +64,7 @@ _MOST_VALUE = 500
 _OWN = frozenset(
     {"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current", "trust"}
 )
-_OF_AGENT = frozenset({"agent.json", "agent.json.new"})
+_OF_AGENT = frozenset({"agent.json", "agent.json.new", "shadow.json", "shadow.json.new", "shadow.ekb"})
 DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 _NO_ROOT = "Name the root that `edgekit install --root` made"

@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.bundle.trust_finding import Trust, TrustPolicy, load_trust
 from edgekit_runtime.install.layout import Generation, Root, timestamp
-from edgekit_runtime.install.lock import Lease, alone
+from edgekit_runtime.install.lock import Lease, alone, hold
 from edgekit_runtime.install.root_objects import read_locked, store_of
+from edgekit_runtime.install.shadowing import SHADOW, read_shadow
 from edgekit_runtime.install.stage_and_collect import apply, settle
 from edgekit_runtime.install.trial_verdict import (
     TrialCounts,
@@ -45,6 +46,7 @@ from edgekit_runtime.install.trial_verdict import (
     terms_of,
     write_counts,
 )
+from edgekit_runtime.serving.opened import ShadowTask
 from edgekit_runtime.system.errors import (
     BundleError,
     EdgekitError,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 
     _How = tuple[Trust, SecretArgument, Callable[[Bundle], OpenedBundle]]
 
+SHADOW_CHILD = "edgekit_runtime.install.shadow_child"
 _LOOK_S = 1.0
 _WAIT_S = 10.0
 _ENGINES_OWN = ("engine", "engine-hung", "memory")
@@ -171,7 +174,17 @@ def _open_generation(
         if bundle.digest != generation.bundle:
             what = f"generation {generation.number} holds another bundle than was installed"
             raise IntegrityError(what, where=str(lease.path), do="Install it again")
-        held = WatchedGeneration(root, generation, lease, bundle.trust_decision, start)
+
+        def open_shadow() -> Bundle:
+            note = read_shadow(root.path)
+            other = TrustPolicy(store, allow_unsigned=note is not None and note.unsigned and given is None, new=False)
+            shadow = hold(root.path / SHADOW)
+            try:
+                return read_locked(shadow, other, secret)
+            finally:
+                shadow.release()
+
+        held = WatchedGeneration(root, generation, lease, bundle.trust_decision, start, open_shadow)
         held.terms = terms_of(bundle.manifest)
         return replace(make(bundle), held=held)
     except BaseException:
@@ -183,11 +196,12 @@ class WatchedGeneration:
     """A generation that a model uses. start: of its trial, None if committed."""
 
     def __init__(
-        self, root: Root, generation: Generation, lease: Lease, decision: TrustDecision, start: TrialStart | None
-    ) -> None:
+        self, root: Root, generation: Generation, lease: Lease, decision: TrustDecision, start: TrialStart | None,
+        open_shadow: Callable[[], Bundle],
+    ) -> None:  # fmt: skip
         self.root, self.generation = root, generation
         self.signature_text = generation.signature_text if generation.unsigned else decision.text
-        self.terms = TrialTerms()
+        self.terms, self._open_shadow = TrialTerms(), open_shadow
         self.state = "committed" if start is None else "trial"
         self._lease, self._start = lease, start
         self._watch: TrialWatch | None = None
@@ -206,6 +220,13 @@ class WatchedGeneration:
             "unsigned": self.generation.unsigned,
             "rollout_seq": self.generation.seq,
         }
+
+    def shadow(self) -> ShadowTask | None:
+        """What the fleet wants to be tried in silence now."""
+        note = read_shadow(self.root.path)
+        if note is None:
+            return None
+        return ShadowTask(note.sha256, note.share, SHADOW_CHILD, self._open_shadow)
 
     def accompany(self, model: Model) -> None:
         """Begin to watch a trial; closing the model ends it."""

@@ -28,9 +28,10 @@ from edgekit_runtime.system.errors import DownloadError, EdgekitError, StorageEr
 from edgekit_runtime.system.strict_json import compact_json
 from edgekit_runtime.telemetry.window import is_text, read_object
 
-Phase = Literal["fetching", "trial", "committed", "rolled-back", "refused", "failed"]
-"""refused: not accepted, nothing of it ran. rolled-back: self-test or trial failed. failed: not fetched or stored."""
-FINAL: tuple[Phase, ...] = ("committed", "rolled-back", "refused", "failed")
+Phase = Literal["fetching", "trial", "committed", "rolled-back", "refused", "failed", "shadowing"]
+"""refused: not accepted, nothing of it ran. rolled-back: self-test or trial failed. failed: not fetched or stored.
+shadowing: fetched and checked, for the application to try in silence."""
+FINAL: tuple[Phase, ...] = ("committed", "rolled-back", "refused", "failed", "shadowing")
 MOST_ERROR = 200
 _MOST_BYTES = 4096
 _MOST_NAME = 64
@@ -46,6 +47,7 @@ class Order:
     sha256: of the whole file.
     url: empty for a bundle that the board keeps.
     root: name of the install root, empty for any.
+    shadow: share of the requests that it answers in silence, which an older agent refuses; 0 to install it.
     """
 
     rev: int
@@ -54,11 +56,14 @@ class Order:
     sha256: str
     url: str = ""
     root: str = ""
+    shadow: float = 0.0
 
     def encode(self) -> bytes:
         called = {"name": self.name[:_MOST_NAME], "version": self.version[:_MOST_NAME]}
         bundle = {**called, "sha256": self.sha256, "url": self.url}
         value: dict[str, Any] = {"rev": self.rev, "bundle": bundle}
+        if self.shadow:
+            value = {"rev": self.rev, "shadow": bundle, "share": float(self.shadow)}
         if self.root:
             value["root"] = self.root
         return compact_json(value)
@@ -104,9 +109,12 @@ class OrderReport:
 def parse_order(payload: bytes) -> Order:
     """Raises WindowError."""
     value = read_object(payload, _MOST_BYTES)
-    bundle = value.get("bundle")
+    what = "bundle" if "bundle" in value else "shadow"
+    bundle, share = value.get(what), value.get("share", 0.0)
     if not isinstance(bundle, dict):
-        raise WindowError("shape", "'bundle' is not an object")
+        raise WindowError("shape", "neither 'bundle' nor 'shadow' is an object")
+    if what == "shadow" and (type(share) is not float or not 0.0 < share <= 1.0):
+        raise WindowError("shape", "'share' is not above 0 and at most 1")
     url = _text(bundle, "url", 2048)
     if url:
         try:
@@ -118,7 +126,7 @@ def parse_order(payload: bytes) -> Order:
             raise WindowError("shape", "'url' is not an http or https URL")
     root = _text(value, "root", 64) if "root" in value else ""
     name, version = (_text(bundle, key, _MOST_NAME) for key in ("name", "version"))
-    return Order(_rev(value), name, version, _sha256(bundle), url, root)
+    return Order(_rev(value), name, version, _sha256(bundle), url, root, share if what == "shadow" else 0.0)
 
 
 def parse_report(payload: bytes) -> OrderReport:
@@ -235,6 +243,8 @@ def decide(note: AgentNote, root: RootState) -> Step:
     order = note.order
     if order is None or note.final:
         return "nothing"
+    if order.shadow:
+        return "gone" if not order.url else "install" if note.tries < MOST_TRIES else "failed"
     if root.on_trial:
         return "wait" if root.on_trial == order.sha256 else "give-up-trial"
     if root.current == order.sha256:

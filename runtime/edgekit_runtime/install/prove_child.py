@@ -33,8 +33,8 @@ def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
     if selftest:
         for entry in bundle.manifest.artifacts:
             if entry.role == "degraded":
-                _open_model(bundle, entry.recipe, None).close()
-    with closing(_open_model(bundle, job["recipe"], job["engine"], batching=selftest)) as model:
+                open_model(bundle, entry.recipe, None).close()
+    with closing(open_model(bundle, job["recipe"], job["engine"], batching=selftest)) as model:
         last = model.describe()
         engine = f"{last['engine']['name']} {last['engine']['version']}"
         facts = {"engine": engine, "recipe": last["recipe"]}
@@ -45,11 +45,13 @@ def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
         return {**facts, "seen": _measure(model, bundle, job, say)}
 
 
-def _open_model(bundle: Bundle, recipe: str | None, engine: str | None, *, batching: bool = True) -> Model:
+def open_model(
+    bundle: Bundle, recipe: str | None, engine: str | None, *, batching: bool = True, threads: int | None = None
+) -> Model:
     """Open the bundle as an application does, without a cache.
 
     recipe: that one alone, by the defaults. batching: off in a trial, whose memory is judged: warming up tries larger
-    batches the better they pay, and no promise covers them.
+    batches the better they pay, and no promise covers them. threads: those alone, without measuring.
     """
     from edgekit_runtime.loading.candidates import TuningOptions
     from edgekit_runtime.loading.readiness import Preparation, prepare
@@ -61,8 +63,8 @@ def _open_model(bundle: Bundle, recipe: str | None, engine: str | None, *, batch
     def never(path: object) -> OpenedBundle:
         raise BundleError("nothing else is opened here", where=str(path))
 
-    wanted = replace(TuningOptions.needed_by(bundle.manifest), engine=engine, pin=recipe)
-    how = Preparation(wanted, batching=batching, tuning=None if recipe is None else Tuner(0.0))
+    wanted = replace(TuningOptions.needed_by(bundle.manifest), engine=engine, pin=recipe, threads=threads)
+    how = Preparation(wanted, batching=batching, tuning=None if recipe is None and threads is None else Tuner(0.0))
     opened = OpenedBundle(bundle, prepare(bundle, how))
     try:
         return Model(opened, Options(cache=CacheOptions(memory_mb=0)), never)

@@ -265,7 +265,7 @@ def adopt(root: Root, part: Path, sha256: str) -> Path:
             sync_folder(root.incoming)
             return path
         try:
-            if _sha256(path) == sha256:
+            if sha256_of(path) == sha256:
                 sync_folder(root.objects)
                 remove(part)
                 return path
@@ -283,12 +283,12 @@ def adopt(root: Root, part: Path, sha256: str) -> Path:
 def is_whole(root: Root, sha256: str) -> bool:
     """Whether the object is present and undamaged."""
     try:
-        return _sha256(root.object(sha256)) == sha256
+        return sha256_of(root.object(sha256)) == sha256
     except (OSError, InstallError):
         return False
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """Raises OSError, InstallError (planted)."""
     digest, descriptor = hashlib.sha256(), open_regular(path)
     try:

@@ -47,8 +47,11 @@ from edgekit_runtime.telemetry.slow import SlowWatch
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
     from edgekit_runtime.serving.describe_and_stats import ModelDescription
+    from edgekit_runtime.serving.shadow import Shadow
+    from edgekit_runtime.telemetry.histogram import CountedWindow, ShadowWindow
     from edgekit_runtime.telemetry.metrics import ModelMetrics
     from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions, TelemetryStats
+    from edgekit_runtime.telemetry.window import System
 
 MOST_PRIORITY = 1000
 
@@ -118,6 +121,7 @@ class Model(ClosedOnExit["Model"]):
         self._closed, self._paused = False, 0.0
         self._reporter: Reporter | None = None
         self._telemetry: TelemetryOptions | None = None
+        self._shadow: Shadow | None = None
         self._accompanying, self._companions = threading.Lock(), weakref.WeakSet[Companion]()
         if opened.held is not None:
             opened.held.accompany(self)
@@ -353,9 +357,25 @@ class Model(ClosedOnExit["Model"]):
             trial=held is not None and held.state == "trial",
             top_scores=self._journey.opened.prepared.entry.top_scores,
         )
-        reporter = Reporter(self._journey.meter, about, options)
+        reporter = Reporter(self._journey.meter, about, options, self._look_at_shadow)
         reporter.start()
         self._reporter, self._telemetry = reporter, options
+
+    def _look_at_shadow(self, system: System, counted: CountedWindow) -> ShadowWindow | None:
+        """Begin or end the shadow that the fleet wants; what it did since the last window."""
+        journey, shadow = self._journey, self._shadow
+        held = journey.opened.held
+        task = held.shadow() if held is not None and journey.contract.state == "none" and not self._closed else None
+        same = shadow is not None and shadow.journey is journey
+        if shadow is not None and not (same and task is not None and shadow.task.sha256 == task.sha256):
+            self._shadow = None
+            shadow.close()
+        if task is not None and self._shadow is None:
+            from edgekit_runtime.serving.shadow import Shadow
+
+            self._shadow = Shadow(task, journey)
+            return None
+        return self._shadow.cut(system, counted) if self._shadow is not None else None
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Drain for at most timeout_s, fail the rest with ClosedError, free the engine.
@@ -369,6 +389,8 @@ class Model(ClosedOnExit["Model"]):
         try:
             self._sessions.close(timeout_s)
             self._journey.close(timeout_s)
+            if (shadow := self._shadow) is not None:
+                self._faults.shield("shadow", shadow.close)
             if self._reporter is not None:
                 self._faults.shield("telemetry", self._reporter.close)
         finally:

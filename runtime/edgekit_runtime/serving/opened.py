@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit_runtime.bundle.reader import Bundle
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
     from edgekit_runtime.remote.hosts import Hosts
 
 
+@record(frozen=True)
+class ShadowTask:
+    """A bundle to answer some requests in silence.
+
+    share: of the device's answers.
+    module: run as its process.
+    open: reads and checks it.
+    """
+
+    sha256: str
+    share: float
+    module: str
+    open: Callable[[], Bundle]
+
+
 class HeldGeneration(Protocol):
     """The generation of an install root that a model answers with; `install` makes it."""
 
@@ -24,6 +40,7 @@ class HeldGeneration(Protocol):
     def number(self) -> int: ...
     def describe(self) -> dict[str, Any]: ...
     def accompany(self, model: Any) -> None: ...
+    def shadow(self) -> ShadowTask | None: ...
     def close(self) -> None: ...
 
 

@@ -276,6 +276,30 @@ class Drift:
         return False
 
 
+@dataclass
+class ShadowWindow:
+    """What a bundle that answers in silence did between two cuts.
+
+    sha: start of its SHA-256.
+    n: answers compared with those of the active bundle; same: of these, the same decisions.
+    skipped: requests that were left out, because the board was at work.
+    ratios: how many times as long its engine took, of each request.
+    ms: of its engine, on average. mb: memory of its process.
+    psi: of its top scores against those of the active bundle, since it began; None until LEAST of them.
+    rests: a word if it did not run: `hot`, `busy`, `budget`, `memory`, or the code of an error; else empty.
+    """
+
+    sha: str
+    n: int = 0
+    same: int = 0
+    skipped: int = 0
+    ratios: Histogram = field(default_factory=Histogram)
+    ms: float | None = None
+    mb: float | None = None
+    psi: float | None = None
+    rests: str = ""
+
+
 _SUMMED = ("over_budget", "over_bundle", "met", "refused", "clipped", "values", "compared", "differed", "dropped")
 
 

@@ -33,12 +33,22 @@ from edgekit_runtime.system.errors import TelemetryError, WindowError
 from edgekit_runtime.system.strict_json import load_json
 from edgekit_runtime.system.threads import begin
 from edgekit_runtime.telemetry.board_state import Board, clock_is_set
-from edgekit_runtime.telemetry.histogram import BINS, Drift
+from edgekit_runtime.telemetry.histogram import BINS, CountedWindow, Drift, ShadowWindow
 from edgekit_runtime.telemetry.link import ADVICE, CONNECT_TIMEOUT_S, Broker, Link, Will
 from edgekit_runtime.telemetry.messages import Flow, encode_event, encode_state, parse_ack
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.spool import Spool, is_event
-from edgekit_runtime.telemetry.window import MOST_LABEL, About, Report, Seal, device_id, encode, is_text, sealed_payload
+from edgekit_runtime.telemetry.window import (
+    MOST_LABEL,
+    About,
+    Report,
+    Seal,
+    System,
+    device_id,
+    encode,
+    is_text,
+    sealed_payload,
+)
 
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
@@ -122,12 +132,19 @@ class TelemetryStats:
     advice: str = ""
 
 
-class Reporter:
-    """Owned by a Model. `start` once, `close` once."""
+Beside = Callable[[System, CountedWindow], "ShadowWindow | None"]
 
-    def __init__(self, meter: Meter, about: About, options: TelemetryOptions) -> None:
+
+class Reporter:
+    """Owned by a Model. `start` once, `close` once.
+
+    beside: called at each cut, for the figures of a shadow."""
+
+    def __init__(
+        self, meter: Meter, about: About, options: TelemetryOptions, beside: Beside = lambda system, counted: None
+    ) -> None:
         self._meter, self._about, self._window_s = meter, about, float(options.window_s)
-        self._file = options.file
+        self._file, self._beside = options.file, beside
         self._board = Board(self._file.parent)
         self._topic = f"{ROOT}/{about.device}"
         self._flow = Flow()
@@ -256,6 +273,8 @@ class Reporter:
         if self._drift.add(counted.scores):
             kept = {"sha": self._about.sha, "counts": self._drift.reference}
             self._shielded(lambda: self._spooled.swap_note("scores", json.dumps(kept)))
+        shadow: list[ShadowWindow | None] = [None]
+        self._shielded(lambda: shadow.__setitem__(0, self._beside(system, counted)))
         report = Report(
             about=self._about,
             boot=self._spooled.boot,
@@ -265,6 +284,7 @@ class Reporter:
             counted=counted,
             system=system,
             psi=self._drift.psi,
+            shadow=shadow[0],
         )
         self._commit(encode(report))
         self._windows += 1

@@ -22,7 +22,7 @@ from typing import Any
 
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.system.strict_json import compact_json, load_json
-from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
+from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram, ShadowWindow
 
 VERSION = 2
 _READ = (1, 2)
@@ -36,7 +36,7 @@ MOST_SEQ = 1 << 36
 STAGES = ("input", "queue", "transfer", "inference", "output")
 _STAGE_OF = {"prepare": "input", "queue": "queue", "network": "transfer", "infer": "inference", "host": "inference",
     "finish": "output"}  # fmt: skip
-_STAGE_SCALE = 2
+_STAGE_SCALE, _RATIO_SCALE = 2, 3
 _MOST_CODES = 8
 _SEAL_BYTES = 140  # what `sealed` adds at most while its counters have seven digits
 # The order in which histograms lose precision where there is no room for it: microseconds of the cache matter least.
@@ -46,7 +46,7 @@ _COARSENING = (
     ("cache", 3), ("similar", 3), ("stale", 3), ("degraded", 3), ("host", 3), ("device", 3),
     ("cache", 0), ("similar", 0), ("stale", 0), ("degraded", 0), ("host", 0), ("device", 0),
 )  # fmt: skip
-_EPOCH = re.compile(r"[0-9a-f]{16}\Z")
+_EPOCH, _SHA = re.compile(r"[0-9a-f]{16}\Z"), re.compile(r"[0-9a-f]{12}\Z")
 _SOURCE = re.compile(r"[a-z]{1,16}\Z")
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -55,7 +55,7 @@ _MOST_INTEGER = (1 << 53) - 1  # what every JSON reader keeps exactly
 _MOST_DUR_MS = 400 * 24 * 3600 * 1000
 _MOST_A_MS, _MOST_AT_ONCE = 1000, 1_000_000  # answers: a million a second, and what a short window may still fold
 _MOST_VALUES = 1 << 48
-_MOST_PSI = 100.0
+_MOST_PSI, _MOST_FIGURE = 100.0, 1e9
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class Report:
     dur_ms: monotonic.
     counted: answers beyond `about.budget_ms` are among those beyond a budget.
     psi: of the top scores against their reference, or None.
+    shadow: None without one.
     """
 
     about: About
@@ -123,6 +124,7 @@ class Report:
     counted: CountedWindow
     system: System = field(default_factory=System)
     psi: float | None = None
+    shadow: ShadowWindow | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ class Window:
     dropped: int = 0
     site: str = ""
     group: str = ""
+    shadow: ShadowWindow | None = None
 
 
 def device_id(text: str) -> str:
@@ -253,6 +256,16 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
         value["cl"] = [counted.clipped, counted.values]
     if report.psi is not None:
         value["psi"] = round(min(_MOST_PSI, report.psi), 4)
+    if (shadow := report.shadow) is not None:
+        value["sh"] = said = {"sha": shadow.sha[:12], "n": shadow.n, "eq": shadow.same, "sk": shadow.skipped}
+        if shadow.n:
+            ratios = Histogram(scale=_RATIO_SCALE)
+            ratios.merge(shadow.ratios)
+            said["ra"] = ratios.wire()
+        figures = {"ms": shadow.ms, "mb": shadow.mb, "psi": shadow.psi}
+        said |= {name: round(figure, 4) for name, figure in figures.items() if figure is not None}
+        if shadow.rests:
+            said["no"] = shadow.rests[:40]
     if about.site or about.group:
         value["lab"] = {"site": about.site[:MOST_LABEL], "group": about.group[:MOST_LABEL]}
     if stages:
@@ -333,6 +346,7 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
     if psi is not None and (isinstance(psi, bool) or not isinstance(psi, (int, float)) or not 0 <= psi <= _MOST_PSI):
         raise WindowError("shape", "'psi' is out of range")
     labels = _part(value, "lab") if "lab" in value else {}
+    shadow = _shadow(_part(value, "sh"), most) if "sh" in value else None
     return {
         "stages": stages,
         "refused_by_budget": read_integer(value, "rb", most=errors) if "rb" in value else 0,
@@ -343,7 +357,27 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
         "psi": None if psi is None else float(psi),
         "site": read_text(labels, "site") if labels else "",
         "group": read_text(labels, "group") if labels else "",
+        "shadow": shadow,
     }
+
+
+def _shadow(value: Mapping[str, Any], most: int) -> ShadowWindow:
+    n, sha, why = read_integer(value, "n", most=most), value.get("sha"), value.get("no", "")
+    figures = {name: value.get(name) for name in ("ms", "mb", "psi")}
+    if not isinstance(sha, str) or not _SHA.match(sha) or not (why == "" or (is_text(why, 40) and _CODE.match(why))):
+        raise WindowError("shape", "'sh' names no bundle, or no code")
+    if any(
+        type(one) not in (int, float, type(None)) or not 0 <= (one or 0) <= _MOST_FIGURE for one in figures.values()
+    ):
+        raise WindowError("shape", "'sh' has a figure that is out of range")
+    try:
+        ratios = Histogram.from_wire(value["ra"]) if n else Histogram()
+    except (KeyError, ValueError) as error:
+        raise WindowError("shape", f"'sh' has no ratios: {error}") from error
+    if ratios.count != n:
+        raise WindowError("shape", "'sh' has not as many ratios as answers")
+    skipped = read_integer(value, "sk", most=most)
+    return ShadowWindow(sha, n, read_integer(value, "eq", most=n), skipped, ratios, rests=why, **figures)
 
 
 def read_seal(value: Mapping[str, Any]) -> Seal:

@@ -21,6 +21,7 @@ from edgekit_runtime.install import DownloadLimits, FetchOptions, InstallOptions
 from edgekit_runtime.install import agent as loop
 from edgekit_runtime.install.agent import Agent, AgentOptions
 from edgekit_runtime.install.orders import MOST_ORDERS, Order, parse_report
+from edgekit_runtime.install.shadowing import read_shadow
 from edgekit_runtime.telemetry.link import Broker, Link
 
 pytest.importorskip("paho.mqtt")
@@ -139,6 +140,32 @@ def test_an_order_becomes_the_active_bundle_and_an_undo_needs_no_download(made, 
         assert desk.until("failed", 4).code == "no-generation"
     assert status(root).current.version == "1"
     assert list(dict.fromkeys(r.phase for r in desk.reports if r.rev == 2)) == ["fetching", "trial", "committed"]
+
+
+def test_a_shadow_changes_nothing_and_its_bundle_is_not_fetched_again(made, key, broker, desk, root):
+    one, two = (made(v, key=key[0], terms=BundleTerms(rollout_seq=int(v))) for v in ("1", "2"))
+    fetched = Script(two.read_bytes())
+    with running(broker, root, key), ExitStack() as ends:
+        desk.order(order(1, one, ends.enter_context(serving(Script(one.read_bytes())))))
+        desk.until("committed", 1)
+        url = ends.enter_context(serving(fetched))
+        desk.order(order(2, two, url, shadow=0.05))
+        assert desk.until("shadowing", 2).version == "1"
+        assert read_shadow(root).share == 0.05
+        asked = len(fetched.asked)
+        desk.order(b"")
+        until = time.monotonic() + 20
+        while read_shadow(root) is not None:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert not (root / "shadow.ekb").exists()
+        desk.order(order(3, two, url, shadow=0.05))
+        desk.until("shadowing", 3)
+        ends.close()
+        desk.order(order(4, two, url))
+        assert desk.until("committed", 4).version == "2"
+    assert len(fetched.asked) == 2 * asked
+    assert not {"shadow.json", "shadow.ekb"} & {entry.name for entry in root.iterdir()}
 
 
 REFUSED = {

@@ -39,11 +39,14 @@ from edgekit_runtime.system.errors import (
 
 NEW, OLD, OTHER = "a" * 64, "b" * 64, "c" * 64
 ORDER = Order(7, "tiny", "2", NEW, "http://fleet:8787/bundles/x.ekb")
+SHADOW = replace(ORDER, shadow=0.05)
 REPORT = OrderReport(7, "committed", "2", former=Former("1", OLD), sha256=NEW)
 
 
 def test_an_order_and_a_report_are_read_as_they_were_written():
     assert parse_order(ORDER.encode()) == ORDER
+    assert parse_order(SHADOW.encode()) == SHADOW
+    assert b'"bundle"' not in SHADOW.encode()  # an agent that knows no shadows would install it
     assert parse_report(REPORT.encode()) == REPORT
     assert parse_report(REPORT.encode().replace(f',"sha256":"{NEW}"'.encode(), b"", 1)) == replace(REPORT, sha256="")
 
@@ -51,6 +54,8 @@ def test_an_order_and_a_report_are_read_as_they_were_written():
 WRONG_ORDERS = {
     "no JSON": b"{",
     "no bundle": b'{"rev":1}',
+    "a share of more than all": SHADOW.encode().replace(b'"share":0.05', b'"share":1.5'),
+    "a share of none": SHADOW.encode().replace(b'"share":0.05', b'"share":0'),
     "a rev of 0": ORDER.encode().replace(b'"rev":7', b'"rev":0'),
     "a rev that is a word": ORDER.encode().replace(b'"rev":7', b'"rev":"7"'),
     "a path": ORDER.encode().replace(b"http://", b"/etc/"),

@@ -1,0 +1,299 @@
+"""A bundle that answers a share of the requests in silence, beside the active one.
+
+    shadow = Shadow(task, journey)          # in a process of its own, at the lowest priority
+    shadow.cut(system, counted, budget_ms)      # what it did since the last cut
+    shadow.close()
+
+Rules:
+- a caller's answer is the active bundle's, and is there before it is compared. A fault here is noted, and no caller
+  hears of it;
+- one input waits at most, and it waits for the device to be idle; any other is counted as skipped;
+- it rests for a window where `hindrance` finds a word: hot, short of memory, or budgets at risk;
+- a process that cannot be started, or dies, is not started again: its code is the word from then on;
+- without a shadow no request takes another path: `journey` has its own methods back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.bundle.jobs import bundle_job
+from edgekit_runtime.contract.adapt import top_score
+from edgekit_runtime.contract.decode import copy_in
+from edgekit_runtime.contract.detect import candidates, overlaps
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.engines.arena import frame, read_frame
+from edgekit_runtime.engines.isolated import EngineChild
+from edgekit_runtime.loading.replay import differs
+from edgekit_runtime.serving.journey import Journey
+from edgekit_runtime.serving.opened import ShadowTask
+from edgekit_runtime.serving.request import Answer, Outputs, Request
+from edgekit_runtime.system.errors import EdgekitError, EngineError, from_json
+from edgekit_runtime.system.memory import room_here
+from edgekit_runtime.system.strict_json import load_json
+from edgekit_runtime.system.threads import begin
+from edgekit_runtime.telemetry.histogram import BINS, LEAST, CountedWindow, ShadowWindow, count_score, psi
+from edgekit_runtime.telemetry.window import System
+
+HOT, THROTTLED, FULL = 75.0, 0xF, 90.0
+"""Degrees Celsius, bits of the firmware, and percent of the memory from which on it rests."""
+AT_RISK = 0.01
+"""Share of late or refused requests."""
+NEAR = 0.8
+"""Part of a budget that an answer may take, for a copy of its request to be run."""
+PROCESS_MB, FILE_TIMES = 80.0, 4.0
+"""Memory that must be free to begin: of the process, and times the size of the file."""
+IDLE_S, OPEN_S, RUN_S = 0.5, 600.0, 120.0
+_CLEARLY, _OVERLAP = 0.1, 0.5
+
+
+class Shadow:
+    """draw: random numbers from 0 to 1. room_mb: free memory, None if unknown."""
+
+    def __init__(
+        self, task: ShadowTask, journey: Journey, draw: Callable[[], float] = random.random,
+        room_mb: Callable[[], float | None] = lambda: room_here().soft_mb,
+    ) -> None:  # fmt: skip
+        self.task, self.journey = task, journey
+        self._draw, self._room_mb = draw, room_mb
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._now = ShadowWindow(task.sha256[:12])
+        self._ms, self._scores = 0.0, ([0] * BINS, [0] * BINS)
+        self._mb: float | None = None
+        self._rests, self._ended = "", ""
+        self._waiting: queue.Queue[tuple[dict[str, Any], Outputs, float] | None] = queue.Queue(1)
+        self._child: EngineChild | None = None
+        self._thread = threading.Thread(target=self._work, name="edgekit-shadow", daemon=True)
+        self._watch_requests()
+        begin(self._thread)
+
+    def cut(self, system: System, counted: CountedWindow) -> ShadowWindow:
+        """What it did since the last cut.
+
+        Whether it rests until the next one follows from `system` and `counted`."""
+        with self._lock:
+            done, self._now = self._now, ShadowWindow(self._now.sha)
+            if done.n:
+                done.ms, self._ms = self._ms / done.n, 0.0
+            if min(map(sum, self._scores)) >= LEAST:
+                done.psi = psi(*self._scores)
+        done.mb = self._mb
+        self._rests = hindrance(system, counted)
+        busy = "busy" if done.skipped and not done.n else ""
+        done.rests = self._ended or self._rests or busy
+        return done
+
+    def close(self) -> None:
+        """End its process. Idempotent."""
+        self._stop.set()
+        for name in ("travel", "submit", "wait"):
+            self.journey.__dict__.pop(name, None)
+        self.journey.predict = self._predict
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        child = self._child
+        if child is not None:
+            child.process.kill()
+        if self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+
+    # In the callers' threads.
+
+    def _watch_requests(self) -> None:
+        journey, draw, share = self.journey, self._draw, self.task.share
+        self._predict = inner = journey.predict
+        travel, submit, wait = journey.travel, journey.submit, journey.wait
+
+        def predict(inputs: Any, budget_ms: float | None, start: float) -> Answer:
+            answer = inner(inputs, budget_ms, start)
+            if answer.source == "device" and draw() < share:
+                self._offer(self._copy(inputs), answer, budget_ms)
+            return answer
+
+        def travel_too(request: Request, inputs: Any, **how: Any) -> Answer:
+            answer = travel(request, inputs, **how)
+            if answer.source == "device" and draw() < share:
+                self._offer(self._copy(inputs), answer, request.budget_ms)
+            return answer
+
+        def submit_too(request: Request, inputs: Any) -> Future[Answer]:
+            copied = self._copy(inputs) if draw() < share else None
+            return self._follow(submit(request, inputs), copied, request.budget_ms)
+
+        async def wait_too(request: Request, inputs: Any) -> Answer | Future[Answer]:
+            copied = self._copy(inputs) if draw() < share else None
+            answer = await wait(request, inputs)
+            if isinstance(answer, Answer):
+                self._offer(copied, answer, request.budget_ms)
+                return answer
+            return self._follow(answer, copied, request.budget_ms)
+
+        journey.predict = predict
+        journey.travel, journey.submit, journey.wait = travel_too, submit_too, wait_too  # type: ignore[method-assign]
+
+    def _copy(self, inputs: Any) -> dict[str, Any] | None:
+        """The caller's inputs, which it may overwrite; None if none is wanted now."""
+        if self._rests or self._ended or self._waiting.full():
+            with self._lock:
+                self._now.skipped += 1
+            return None
+        try:
+            return {name: copy_in(value) for name, value in self.journey.intake.take(inputs).items()}
+        except Exception as error:  # noqa: BLE001 - the caller has its answer, or its own error
+            self.journey.faults.note("shadow", error)
+            return None
+
+    def _follow(self, answer: Future[Answer], copied: dict[str, Any] | None, budget_ms: float | None) -> Future[Answer]:
+        def done(ended: Future[Answer]) -> None:
+            if not ended.cancelled() and ended.exception() is None:
+                self._offer(copied, ended.result(), budget_ms)
+
+        if copied is not None:
+            answer.add_done_callback(done)
+        return answer
+
+    def _offer(self, copied: dict[str, Any] | None, answer: Answer, budget_ms: float | None) -> None:
+        if copied is None or answer.source != "device":
+            return
+        near = budget_ms is not None and answer.timings["total"] > NEAR * budget_ms
+        with self._lock, suppress(queue.Full):
+            self._now.skipped += 1
+            if not near:
+                self._waiting.put_nowait((copied, answer.outputs, answer.timings["engine"]))
+                self._now.skipped -= 1
+
+    # In its own thread, which waits for the process.
+
+    def _work(self) -> None:
+        try:
+            if not self._start():
+                return
+            while (taken := self._waiting.get()) is not None and not self._stop.is_set():
+                if self._rests or not self._idle():
+                    with self._lock:
+                        self._now.skipped += 1
+                    continue
+                self._compare(*taken)
+        except EdgekitError as error:
+            self._ended = error.code
+        except Exception as error:  # noqa: BLE001 - no caller may hear of it
+            self.journey.faults.note("shadow", error)
+            self._ended = "shadow"
+        finally:
+            child, self._child = self._child, None
+            if child is not None:
+                child.end(0)
+
+    def _start(self) -> bool:
+        """Whether it answers. Raises EdgekitError."""
+        info, bundle = self.journey.device.engine.info, self.task.open()
+        job = bundle_job(bundle) | {"engine": info.name, "threads": info.threads}
+        size, left_mb = bundle.path.stat().st_size, self._room_mb()
+        del bundle
+        if left_mb is not None and left_mb < PROCESS_MB + FILE_TIMES * size / 1e6:
+            self._ended = "memory"
+            return False
+        self._child = EngineChild(self.task.module)
+        self._ask(job, OPEN_S)
+        return True
+
+    def _idle(self) -> bool:
+        """Wait for the device to be idle, for a moment."""
+        until = monotonic() + IDLE_S
+        while not self._stop.wait(0.002):
+            if self.journey.device.idle:
+                return True
+            if monotonic() > until:
+                return False
+        return False
+
+    def _compare(self, copied: dict[str, Any], outputs: Outputs, engine_ms: float) -> None:
+        contract, given = self.journey.contract, copied
+        if not all(isinstance(value, (np.ndarray, bytes)) for value in copied.values()):
+            given, _ = self.journey.intake.decode(copied)
+        arrays = [np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one for one in given.values()]
+        assert self._child is not None
+        layout = self._child.arena.write(arrays)
+        job = {"inputs": layout, "names": [[name, isinstance(one, bytes)] for name, one in given.items()]}
+        said = None
+        with suppress(EdgekitError):
+            said = self._ask(job, RUN_S)
+        if said is None:  # it gives no answer to what the active bundle answers
+            if self._child.process.poll() is not None:
+                raise EngineError("the shadow's process died")
+            same, ratio = False, 1.0
+        else:
+            names, places = said["outputs"]
+            self._child.arena.forget()
+            arrays = self._child.arena.read(tuple((at, dtype, tuple(shape)) for at, dtype, shape in places))
+            others = dict(zip(names, arrays, strict=True))
+            same, ratio, self._mb = agrees(contract, outputs, others), said["ms"] / max(engine_ms, 1e-6), said["mb"]
+        with self._lock:
+            self._now.n += 1
+            self._now.same += same
+            self._now.ratios.record(min(1e6, max(1e-6, ratio)))
+            if said is not None:
+                self._ms += said["ms"]
+                for counts, some in zip(self._scores, (outputs, others), strict=True):
+                    count_score(counts, top_score(some, contract))
+
+    def _ask(self, job: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        """Raises EngineError, also for no answer in time."""
+        child = self._child
+        assert child is not None
+        answer = None
+        with suppress(OSError):
+            os.write(child.to_child, frame(b"r", json.dumps(job).encode()))
+            if child.poll.poll(limit_s * 1e3):
+                answer = read_frame(child.from_child)
+        if answer is None:
+            child.end(0)
+            raise EngineError("the shadow's process died, or does not answer")
+        value = load_json(answer[1]) if answer[1] else {}
+        if answer[0] == b"e":
+            raise from_json(value, EngineError)
+        return dict(value)
+
+
+def hindrance(system: System, counted: CountedWindow) -> str:
+    """Why a shadow should rest, in a word; empty if it may run."""
+    if (system.temp or 0.0) >= HOT or (system.thr or 0) & THROTTLED:
+        return "hot"
+    if (system.mem or 0.0) >= FULL:
+        return "memory"
+    bad, of = counted.over_budget + counted.over_bundle + counted.refused, counted.latency().count + counted.refused
+    return "budget" if bad > AT_RISK * of else ""
+
+
+def agrees(contract: Contract, mine: Outputs, others: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether two versions decide the same.
+
+    The best class of a classifier; of a detector each box that is clearly above the threshold has one of its class in
+    the other answer; any other output is similar, as for a host's answers.
+    """
+    if any(name not in others or others[name].shape != value.shape for name, value in mine.items()):
+        return False
+    if contract.task == "classification":
+        name = contract.outputs[0].name
+        return int(np.argmax(mine[name])) == int(np.argmax(others[name]))
+    if contract.task != "detection" or contract.detection is None:
+        return not differs(contract, mine, others)
+    clearly = contract.detection.score_threshold + _CLEARLY
+    found = [candidates(outputs, contract) for outputs in (mine, others)]
+    for these, those in (found, found[::-1]):
+        alike = overlaps(these.corners, those.corners, _OVERLAP) & (these.classes[:, None] == those.classes[None, :])
+        if not alike.any(axis=1)[these.scores >= clearly].all():
+            return False
+    return True
