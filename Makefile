@@ -132,6 +132,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/uv
 	$(UV) --python $(BIN)/python -e '.[dev]' || $(PIP) -e '.[dev]'
+	$(UV) --python $(BIN)/python --no-deps pnnx || $(PIP) --no-deps pnnx  # it asks for torch, which its program does not need
 	touch $@ $(VENV)/.demo
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/uv

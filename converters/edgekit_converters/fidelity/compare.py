@@ -34,6 +34,7 @@ from edgekit_runtime.contract.adapt import Finisher, top_score
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.loading.replay import Stepper
+from edgekit_runtime.modelfile.ncnn_structure import read_network
 from edgekit_runtime.telemetry.histogram import BINS, count_score
 
 SPANS = 8
@@ -95,6 +96,8 @@ def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A
         if format == "tflite":  # every buffer that a tensor reads
             read_by = {tensor.buffer: tensor for graph in tflite.read(data).subgraphs for tensor in graph.tensors}
             sizes = [(tensor.dtype, tensor.nbytes) for tensor in read_by.values()]
+        elif format == "ncnn":
+            sizes = [("FLOAT", len(read_network(data).weights))]
         else:
             import onnx
 
@@ -102,8 +105,8 @@ def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A
             sizes = [(kind(t.data_type), t.ByteSize()) for t in onnx_file.tensors(onnx_file.parse(data))]
     except Exception:  # noqa: BLE001  a damaged file raises whatever its parser does
         return None
-    small = sum(size for name, size in sizes if name in _SMALL[format])
-    other = sum(size for name, size in sizes if name not in _SMALL[format])
+    small = sum(size for name, size in sizes if name in _SMALL.get(format, ()))
+    other = sum(size for name, size in sizes if name not in _SMALL.get(format, ()))
     return SizeBreakdown(small, other, max(0, len(data) - small - other))
 
 

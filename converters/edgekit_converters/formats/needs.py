@@ -378,7 +378,11 @@ def read(data: bytes) -> Needs:
     )
 
 
-READERS = {"tflite": "edgekit_converters.formats.needs:read", "onnx": "edgekit_converters.formats.onnx_needs:read"}
+READERS = {
+    "tflite": "edgekit_converters.formats.needs:read",
+    "onnx": "edgekit_converters.formats.onnx_needs:read",
+    "ncnn": "edgekit_converters.formats.ncnn_file:read_needs",
+}
 
 
 def read_needs(format: str, data: bytes) -> Needs:  # noqa: A002

@@ -26,6 +26,8 @@ from edgekit_converters.formats.onnx_file import GraphView, parse
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_profiles.schema import parse_toml
 from edgekit_profiles.workload import Op, OpKind, Precision, Workload
+from edgekit_runtime.modelfile.ncnn_structure import read_network
+from edgekit_runtime.system.errors import ModelFileError
 
 Kind = Literal[
     "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
@@ -105,10 +107,10 @@ def multiplies(name: str) -> bool:
     return foreign or op.upper() in _HOLD_GRAPHS or any(part in op.upper() for part in _MULTIPLY)
 
 
-PROCESS_BYTES = {"tflite": 54 << 20, "onnx": 69 << 20}
+PROCESS_BYTES = {"tflite": 54 << 20, "onnx": 69 << 20, "ncnn": 54 << 20}
 """Python with NumPy, the runtime and the engine's library, with a model of 2 KB: 56.3 and 71.9 MB were measured."""
 
-COPIES = {"tflite": 2, "onnx": 7}
+COPIES = {"tflite": 2, "onnx": 7, "ncnn": 3}
 """Of the file, at the worst moment."""
 
 
@@ -163,6 +165,10 @@ def arena_bytes(format: str, data: bytes) -> int | None:  # noqa: A002
                 if not tensor.constant:
                     sizes[index] = prod(max(1, size) for size in tensor.shape) * widths.get(tensor.dtype, 1)
             return peak([(operator.inputs, operator.outputs) for operator in main.operators], sizes)
+        if format == "ncnn":
+            layers = read_network(data).layers
+            sizes = {name: 4 * prod(shape) for one in layers for name, shape in zip(one.tops, one.outputs, strict=True)}
+            return peak([(layer.bottoms, layer.tops) for layer in layers], sizes)
         import onnx
 
         view = GraphView(parse(data))
@@ -174,7 +180,7 @@ def arena_bytes(format: str, data: bytes) -> int | None:  # noqa: A002
             width = onnx.helper.tensor_dtype_to_np_dtype(value.kind).itemsize
             sizes[name] = prod(max(1, side) for side in value.shape) * width
         return peak([(node.input, node.output) for node in view.nodes], sizes)
-    except (ConversionError, ValueError, TypeError, AttributeError, KeyError):
+    except (ConversionError, ModelFileError, ValueError, TypeError, AttributeError, KeyError):
         return None
 
 
@@ -206,6 +212,7 @@ def peak(steps: Sequence[Step], sizes: dict[Any, int]) -> int:
 READERS = {
     "tflite": "edgekit_converters.formats.tflite_workload:read",
     "onnx": "edgekit_converters.formats.onnx_workload:read",
+    "ncnn": "edgekit_converters.formats.ncnn_file:read",
 }
 
 

@@ -75,6 +75,7 @@ _NEWEST = 462
 """Later calls do not exist in the sandbox: libraries then take an older one."""
 _Step: TypeAlias = tuple[int, int, int, int]
 _CLONE, _CLONE3, _MMAP, _IOCTL, _FCNTL = (56, 220), (435, 435), (9, 222), (16, 29), (72, 25)
+_EXECVEAT = ("322", "281")
 _THREAD = 0x10000  # CLONE_THREAD
 _SHARED_MEMORY = 0x21  # MAP_SHARED and MAP_ANONYMOUS
 _OF_FILES = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
@@ -87,10 +88,12 @@ _READ_ANY = 1 << 2  # CAP_DAC_READ_SEARCH: root may convert another user's priva
 @dataclass(frozen=True)
 class Sandbox:
     """What a process in the sandbox may reach.
-    readable, writable: files and folders besides the system's own; missing ones are left out."""
+    readable, writable: files and folders besides the system's own; missing ones are left out.
+    executes: whether it may become a program that it has opened, which stays in the sandbox."""
 
     readable: Sequence[Path] = ()
     writable: Sequence[Path] = ()
+    executes: bool = False
 
 
 def enter_sandbox(sandbox: Sandbox) -> tuple[str, ...]:
@@ -107,7 +110,7 @@ def enter_sandbox(sandbox: Sandbox) -> tuple[str, ...]:
     if FILES not in missing:
         _restrict_files(sandbox, landlock_version())
     if NETWORK not in missing:
-        code = ctypes.create_string_buffer(filter_calls(platform.machine()))
+        code = ctypes.create_string_buffer(filter_calls(platform.machine(), sandbox.executes))
         program = struct.pack("@HP", len(code) // 8, ctypes.addressof(code))
         _call("prctl", 22, 2, program, 0, 0)  # PR_SET_SECCOMP, by a filter
     return missing
@@ -178,7 +181,7 @@ def _drop_privileges(folders: Sequence[Path]) -> None:
     _call("capset", struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", kept, kept, 0, 0, 0, 0))
 
 
-def filter_calls(machine: str) -> bytes:
+def filter_calls(machine: str, executes: bool = False) -> bytes:
     """Build seccomp's program, 8 bytes per step: code, jump if true, jump if false, number."""
     architecture, column = _ARCHITECTURES[machine]
     load, equal, at_least, has, mask, give = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -202,7 +205,9 @@ def filter_calls(machine: str) -> bytes:
     for *columns, others in _OF_ITSELF.values():
         judged[columns[column]] = [argument(0), *one_of([os.getpid(), *others], allow, refuse)]
     numbers = (entry.split()[1 + column] for entry in _ALLOWED.replace("\n", " ").split(","))
-    judged |= {int(number): [allow] for number in numbers if number != "-"}
+    judged |= {
+        int(number): [allow] for number in (*numbers, *(_EXECVEAT[column : column + 1] * executes)) if number != "-"
+    }
 
     steps: list[_Step] = [(load, 0, 0, 4), (equal, 1, 0, architecture), kill, (load, 0, 0, 0)]
     steps += [(at_least, 0, 1, 0x40000000), refuse]  # the second numbering of an x86's calls

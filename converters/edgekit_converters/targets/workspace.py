@@ -53,7 +53,7 @@ from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.system.errors import EngineError
 from edgekit_runtime.system.strict_json import to_json
 
-FORMATS = ("tflite", "onnx")
+FORMATS = ("tflite", "onnx", "ncnn")
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,10 @@ class Workspace:
     def _convert(self, format: str, batch: int) -> bytes:  # noqa: A002
         source, progress = actual(self.source), self._stages(format)
         self._give_items(source)
+        if format == "ncnn":  # pnnx takes ONNX, and has a sandbox of its own
+            from edgekit_converters.targets.ncnn_float import float_model as made_by_pnnx
+
+            return stored_bytes(made_by_pnnx(source, self.float_model("onnx"), progress))
         if isinstance(source, IsolatedSource):
             progress("conversion", 0, None)
             return source.float_model(format, batch)

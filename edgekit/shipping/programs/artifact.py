@@ -23,6 +23,7 @@ from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract, ImageSpec, TensorSpec
+from edgekit_runtime.modelfile.ncnn_structure import read_network
 from edgekit_runtime.system.errors import EdgekitError
 
 
@@ -90,6 +91,13 @@ class ExportedArtifact:
     def _side(self, tensor: TensorSpec) -> TensorSpec:
         cast = self.float_sides and tensor.quantization is not None
         return replace(tensor, dtype="float32", quantization=None) if cast else tensor
+
+    def model_files(self) -> dict[str, bytes]:
+        """Name -> the model's file, or the two that ncnn reads."""
+        if self.entry.format != "ncnn":
+            return {f"model.{self.entry.format}": self.model()}
+        network = read_network(self.model())
+        return {"model.param": network.param().encode(), "model.bin": network.weights}
 
     def model(self, edit: Callable[[Any], None] | None = None) -> bytes:
         """The file that is written.

@@ -41,7 +41,7 @@ class ExportTarget:
 
 
 TARGETS: dict[str, ExportTarget] = {
-    "files": ExportTarget(python.write),
+    "files": ExportTarget(python.write, ("tflite", "onnx", "ncnn")),
     "web": ExportTarget(javascript.for_web, refusals=javascript.web_refusals, float_sides=True),
     "node": ExportTarget(javascript.for_node, ("onnx",), numbers.refusals),
     "c": ExportTarget(c.write, ("onnx",), numbers.refusals),
@@ -76,7 +76,7 @@ def export(
     program = TARGETS[target].write(artifact)
     contract = artifact.contract
     files: dict[str, bytes] = {
-        f"model.{artifact.entry.format}": artifact.model(),
+        **artifact.model_files(),
         "contract.json": json_text(contract).encode(),
     }
     if contract.labels is not None:

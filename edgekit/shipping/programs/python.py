@@ -45,6 +45,9 @@ def _script(artifact: ExportedArtifact, packages: tuple[str, ...]) -> str:
         "TITLE": artifact.title,
         "PACKAGES": " ".join(packages),
         "FREE_BATCH": _free_batch(entry),
+        "HALF": repr(entry.precision == "float16"),
+        "TAKES": repr([tensor.tensor for tensor in entry.inputs]),
+        "GIVES": repr({tensor.tensor: tensor.shape for tensor in entry.outputs}),
         "INPUTS": ", ".join(names),
         "PREPARE": "\n".join(prepared),
         "ANSWERS": "\n".join(
@@ -63,6 +66,7 @@ def _script(artifact: ExportedArtifact, packages: tuple[str, ...]) -> str:
     facts = {
         "tflite": entry.format == "tflite",
         "onnx": entry.format == "onnx",
+        "ncnn": entry.format == "ncnn",
         "picture": picture is not None,
         "classes": contract.task == "classification",
         "logits": contract.scores == "logits",

@@ -30,7 +30,7 @@ _MAGIC, _PARAM_MAGIC = b"edgekit-ncnn-1 ", "7767517"
 _MOST_LAYERS, _MOST_HEAD, _MOST_SIDE = 20_000, 1 << 16, 1 << 24
 _NUMBER = re.compile(r"-?\d{1,10}|-?\d+\.\d*(e[-+]?\d+)?|-?\d+e[-+]?\d+")
 _NAME = re.compile(r"[!-~]{1,200}")
-_HALF, _PLAIN_FLOATS = 0x01306B47, (0, 0x0002C056)
+HALF_TAG, _PLAIN_FLOATS = 0x01306B47, (0, 0x0002C056)
 """Tags before a kernel: 16-bit floats, 32-bit floats. ncnn's others are 8 bits and a table of 256 values."""
 _ORDERS = (
     *((), ("w",), ("wh", "hw"), ("whc", "hwc", "wch", "cwh", "hcw", "chw")),
@@ -264,9 +264,9 @@ class _LayerReading:
         walk, width = self._walk, 4
         if tagged:
             tag = int.from_bytes(walk.weights[walk.at : walk.at + 4], "little")
-            if tag != _HALF and tag not in _PLAIN_FLOATS:
+            if tag != HALF_TAG and tag not in _PLAIN_FLOATS:
                 raise self.refuse("its weights are neither 32-bit nor 16-bit floats")
-            walk.at, width, walk.half = walk.at + 4, 2 if tag == _HALF else 4, walk.half or tag == _HALF
+            walk.at, width, walk.half = walk.at + 4, 2 if tag == HALF_TAG else 4, walk.half or tag == HALF_TAG
         walk.at += -(-count * width // 4) * 4
         self.constants += count
         if count < 1 or walk.at > len(walk.weights):
