@@ -55,12 +55,13 @@ def fleet() -> None:
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="The proxy's own address (repeatable).")
 @click.option("--alerts", "rules", type=PATH, metavar="FILE", help="Rules of alerts, and where they are sent (TOML).")
 @share()
+@click.option("--home-assistant", is_flag=True, help="Show the boards to Home Assistant, by its MQTT discovery.")
 @bundles()
 @as_json
 def serve(
     as_json: bool, broker: str | None, embedded_broker: bool, broker_port: int, store: str, listen: str,
     names: tuple[str, ...], password: str | None, proxy_user_header: str | None, proxies: tuple[str, ...],
-    rules: Path | None, share: str | None, bundles: Path | None,
+    rules: Path | None, share: str | None, home_assistant: bool, bundles: Path | None,
 ) -> int:  # fmt: skip
     """Store what boards report and serve the fleet page.
 
@@ -77,6 +78,7 @@ def serve(
         raise click.UsageError("Pass either --password or --proxy-user-header.")
     if (proxy_user_header is not None and not proxies) or (proxies and password is None and proxy_user_header is None):
         raise click.UsageError("--proxy-user-header needs --proxy; --proxy needs it, or --password.")
+    from edgekit.fleet.broker_config import PREFIX
     from edgekit.fleet.ingest import collect_rarely
     from edgekit.fleet.pages.access import Access
     from edgekit.fleet.serve import FleetServer, Settings
@@ -90,8 +92,9 @@ def serve(
 
     read = Rules() if rules is None else read_rules(rules)
     settings = Settings(
-        broker, broker_port, store, listen, names=names, access=access, rules=read, share=share, bundles=bundles
-    )
+        broker, broker_port, store, listen, names=names, access=access, rules=read, share=share, bundles=bundles,
+        home_assistant=PREFIX if home_assistant else None,
+    )  # fmt: skip
     collect_rarely()
     with FleetServer(settings) as server:
         # Only what a person typed for SQLite: the URL of a PostgreSQL may hold a password.
@@ -119,6 +122,9 @@ def serve(
 @click.option(
     "--alert-reader", "readers", multiple=True, metavar="NAME", help="A user that receives alerts (repeatable)."
 )
+@click.option(
+    "--home-assistant-user", "viewers", multiple=True, metavar="NAME", help="Home Assistant's user (repeatable)."
+)
 @certificate(help="The broker's certificate (PEM).")
 @private_key()
 @unencrypted(help="Listen without TLS, on a trusted network only.")
@@ -127,8 +133,8 @@ def serve(
 @as_json
 def broker_config(
     as_json: bool, output: Path, boards: tuple[str, ...], list_of_boards: Path | None, servers: tuple[str, ...],
-    readers: tuple[str, ...], certificate: Path | None, key: Path | None, unencrypted: bool, port: int | None,
-    address: str,
+    readers: tuple[str, ...], viewers: tuple[str, ...], certificate: Path | None, key: Path | None, unencrypted: bool,
+    port: int | None, address: str,
 ) -> int:  # fmt: skip
     """Write mosquitto's settings, rights and users for a fleet. Run it again to add boards.
 
@@ -142,7 +148,7 @@ def broker_config(
 
     ids = [*boards, *(read_boards(list_of_boards) if list_of_boards is not None else ())]
     port = port or (1883 if unencrypted else 8883)
-    plan = BrokerPlan(ids, servers or ("ingest",), readers, port, address, certificate, key)
+    plan = BrokerPlan(ids, servers or ("ingest",), readers, port, address, certificate, key, viewers)
     written = write_broker_config(output, plan)
     if as_json:
         print_json({"files": [str(path) for path in written.files], "made": written.made})
@@ -197,21 +203,25 @@ def ingest(broker: str, store: str, share: str) -> int:
     "--backlog", type=click.IntRange(0, 100_000), default=0, help="Windows that wait on each board, as after an outage."
 )
 @click.option("--sites", type=click.IntRange(0, 10_000), default=0, help="Number of sites to divide them among.")
+@click.option("--users", type=PATH, metavar="FILE", help="users.txt of broker-config: each board is its own user.")
 @as_json
 def simulate(
-    as_json: bool, broker: str, devices: int, minutes: float, window_s: float, backlog: int, sites: int
-) -> int:
+    as_json: bool, broker: str, devices: int, minutes: float, window_s: float, backlog: int, sites: int,
+    users: Path | None,
+) -> int:  # fmt: skip
     """Simulate N boards, to load a broker and a fleet server.
 
     \b
     edgekit fleet simulate --devices 1000 --minutes 5 --broker mqtt://127.0.0.1:1883
     """
+    from edgekit.fleet.broker_config import read_users
     from edgekit.fleet.simulated import BoardLoad, BoardLoadPlan, Outcome
     from edgekit_runtime.telemetry.link import Broker
 
     plan = BoardLoadPlan(
-        devices, 60.0 * minutes, window_s, connect_s=max(2.0, devices / 300), backlog=backlog, sites=sites
-    )
+        devices, 60.0 * minutes, window_s, connect_s=max(2.0, devices / 300), backlog=backlog, sites=sites,
+        passwords={} if users is None else read_users(users),
+    )  # fmt: skip
 
     def show(now: Outcome) -> None:
         click.echo(

@@ -30,6 +30,8 @@ BOARD_WRITES = ("m", "ev", "state", "rep")
 BOARD_READS = ("ack", "cmd")
 ALERTS = "ek/alerts"
 """Where a server may publish alerts, and below it."""
+PREFIX = "homeassistant"
+"""Where a server may show its boards to Home Assistant, by whose default it looks there."""
 _MOST_QUEUED_BYTES = 64 * 2**20
 _MOST_QUEUED = 1_000_000
 """More than these bytes hold. With 0, for no bound, mosquitto 2.0 ends the connection of a client that it forbids
@@ -46,6 +48,7 @@ class BrokerPlan:
     servers: users that receive everything.
     readers: users that receive alerts only.
     certificate: None for an unencrypted listener.
+    viewers: Home Assistant's users.
     """
 
     boards: Sequence[str] = ()
@@ -55,6 +58,7 @@ class BrokerPlan:
     address: str = ""
     certificate: Path | None = None
     key: Path | None = None
+    viewers: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,21 @@ def read_boards(path: Path) -> list[str]:
     return [word for line in lines if (word := line.partition("#")[0].strip())]
 
 
+def read_users(path: Path) -> dict[str, str]:
+    """Passwords of `users.txt` by user. Raises FleetError."""
+    users = dict(line.split(maxsplit=1) for line in read_boards(path) if " " in line)
+    if not users:
+        raise FleetError("no users in it", where=str(path), do="Pass the users.txt of `edgekit fleet broker-config`")
+    return users
+
+
 def write_broker_config(folder: Path, plan: BrokerPlan) -> BrokerFiles:
     """Write mosquitto.conf, acl, passwd and users.txt. Raises FleetError."""
-    users = [*plan.servers, *plan.readers, *plan.boards]
+    users = [*plan.servers, *plan.readers, *plan.viewers, *plan.boards]
     for name in users:
         if not DEVICE_ID.match(name):
             raise FleetError("invalid id", where=name, do="Use 3 to 63 of a-z, 0-9 and -, a letter or digit first")
-    if both := {*plan.servers, *plan.readers} & set(plan.boards):
+    if both := {*plan.servers, *plan.readers, *plan.viewers} & set(plan.boards):
         raise FleetError("a board has the same name as a server or reader", where=min(both), do="Rename one of them")
     for path in (plan.certificate, plan.key):
         if path is not None and not path.is_file():
@@ -132,9 +144,11 @@ def _rights(plan: BrokerPlan) -> str:
         lines += ["", f"user {server}"]
         lines += [f"topic read {ROOT}/+/{kind}" for kind in BOARD_WRITES]
         lines += [f"topic write {ROOT}/+/{kind}" for kind in (*BOARD_READS, "state")]  # to clear a birth
-        lines.append(f"topic write {ALERTS}/#")
+        lines += [f"topic write {ALERTS}/#", f"topic readwrite {PREFIX}/#"]
     for reader in plan.readers:
         lines += ["", f"user {reader}", f"topic read {ALERTS}/#"]
+    for viewer in plan.viewers:  # it says there when it starts
+        lines += ["", f"user {viewer}", f"topic read {PREFIX}/#", f"topic write {PREFIX}/status"]
     return "\n".join(lines) + "\n"
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.fleet.alerts.alert_tables import AlertTables
 from edgekit.fleet.alerts.rules_file import Rules
+from edgekit.fleet.home_assistant import HomeAssistant
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.open_files import raise_limit
 from edgekit.fleet.pages.access import Access
@@ -127,6 +128,7 @@ class Settings:
     access: who may look; None admits everyone, on loopback only.
     request_s: how long a browser may take to send a request.
     share: group of ingestors that share the boards' messages; None for this one alone.
+    home_assistant: prefix of its discovery; None shows it nothing.
     """
 
     broker: str | None = None
@@ -144,6 +146,7 @@ class Settings:
     most_connections: int = 256
     most_a_peer: int = 64
     share: str | None = None
+    home_assistant: str | None = None
 
 
 class FleetServer(ClosedOnExit["FleetServer"]):
@@ -180,6 +183,9 @@ class FleetServer(ClosedOnExit["FleetServer"]):
         self.rolling = ends.enter_context(closing(Rolling(
             broker, steps, settings.rolling, settings.rules, lambda: self.ingest.trouble
         )))  # fmt: skip
+        if settings.home_assistant is not None:
+            seen = ends.enter_context(closing(open_store(settings.store)))
+            ends.enter_context(closing(HomeAssistant(broker, seen, settings.home_assistant))).start()
         server, live = self._pages(reader)
         self.ingest.start()
         self.rolling.start()

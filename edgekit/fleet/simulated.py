@@ -16,8 +16,8 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from edgekit.fleet.open_files import raise_limit
@@ -69,6 +69,7 @@ class BoardLoadPlan:
     connect_s: during which boards connect.
     backlog: windows that wait on each board at the start.
     names: ids of the boards; empty for `devices` numbered ones.
+    passwords: of each board's own user; without any, all are the user of the broker's URL.
     """
 
     devices: int = 1000
@@ -80,6 +81,7 @@ class BoardLoadPlan:
     names: tuple[str, ...] = ()
     sites: int = 0
     seed: int = 0
+    passwords: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ class BoardLoad:
         self.v5, self.settled = True, False
         self._ended = False
         names = plan.names or [f"board-{number:05}" for number in range(plan.devices)]
+        if plan.passwords and (without := [name for name in names if name not in plan.passwords]):
+            do = "Add them with `edgekit fleet broker-config --boards`, or pass fewer --devices"
+            raise FleetError(f"{len(without):,} boards have no user", where=without[0], do=do)
         self._boards = [_Board(self, number, name) for number, name in enumerate(names)]
 
     def run(self, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
@@ -227,13 +232,14 @@ class _Board:
         delay = min(30, int(self._load.plan.window_s / 2))
         will = Will(topic, encode_state(self._epoch, 1, None, 0.0), delay)
         self._v5 = v5 = self._load.v5
-        client = new_client(self._load.broker, self._name, will=will, v5=v5)
+        broker, passwords = self._load.broker, self._load.plan.passwords
+        if passwords:
+            broker = replace(broker, user=self._name, password=passwords[self._name])
+        client = new_client(broker, self._name, will=will, v5=v5)
         client.on_connect = lambda _c, _u, _f, reason, _p: self._answered(reason)
         client.on_message = lambda _c, _u, message: self._message(message.payload)
         try:
-            client.connect(
-                self._load.broker.host, self._load.broker.port, KEEPALIVE_S, **({"clean_start": True} if v5 else {})
-            )
+            client.connect(broker.host, broker.port, KEEPALIVE_S, **({"clean_start": True} if v5 else {}))
         except OSError:
             self._later()
             return

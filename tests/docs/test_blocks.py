@@ -4,7 +4,8 @@
   is there, after `<!-- clip.mp4 is a clip -->` that one, after `<!-- camera.ekb is an encrypted bundle, camera.secret
   its key -->` both of them.
 - ```sh: `edgekit` and `openssl` commands are run and must exit 0; `make` must name a target, `pip install` an extra.
-  After `<!-- not run: why -->` an `edgekit` command is only parsed, as a block of Python is.
+  After `<!-- not run: why -->` an `edgekit` command is only parsed, as a block of Python is; after
+  `<!-- run by FILE -->` that test runs it.
 - ```console: each `$ ` command is run, and what it prints must be what is shown; `...` stands for anything.
   After `<!-- in the finder's folder -->` that is where docs/examples/finder.py has left its network.
 - ```toml must be accepted by the reader of contract files, or of profiles where it has a [core], of alerts'
@@ -73,7 +74,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
         yield Block(page, before.count("\n") + 1, found[1], found[2], remark[1] if remark else "")
 
 
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+BLOCKS = [block for page in PAGES for block in blocks_of(page) if not block.remark.startswith("run by ")]
 
 
 def written_in(language: str) -> pytest.MarkDecorator:

@@ -415,6 +415,13 @@ class RolloutTables:
         )
         return {(int(wave), want, phase): int(n) for wave, want, phase, n in rows}
 
+    def wanted(self) -> dict[str, tuple[str, str]]:
+        """Board -> (version, phase) of the active roll-out that it has yet to follow."""
+        return {device: (version, phase) for device, version, phase in self._store.select(
+            "SELECT b.device, r.version, b.phase FROM rollout_board b JOIN rollout r ON r.id = b.rollout WHERE r.state "
+            f"IN ('running', 'paused') AND b.want IN ('', 'new') AND b.phase NOT IN ({_FINAL})"
+        )}  # fmt: skip
+
     def tally(self, rollout: Rollout, now_ms: int) -> Tally:
         rows = self._store.select(
             "SELECT phase, code, count(*), max(at_ms) FROM rollout_board WHERE rollout = ? AND wave = ? AND "
