@@ -21,6 +21,7 @@ DIRECT = {
     "edgekit/packaging/writer.py": "a value that was written a line before",
     "converters/edgekit_converters/sources/keras_source.py": "Keras's format",
     "converters/edgekit_converters/sources/torch_archive.py": "PyTorch's format",
+    "converters/edgekit_converters/sources/transformer.py": "Hugging Face's format",
     "converters/edgekit_converters/zoo/magika.py": "a package's own configuration",
     "edgekit/boards/guest.py": "says what keeps a runtime from being imported, so it imports none before",
     "edgekit/boards/emulated_replay.py": "what the guest wrote; a difference may be infinite",

@@ -13,6 +13,7 @@ Rules:
 - an array with one axis more than the model's input holds several items, as does a .npz of several such arrays; to a
   model that keeps a state they are frames of one sequence. `y`, the labels of an evaluation file, is left out;
 - for such a model a .wav is cut into frames a hop apart (the contract's, else the frame's length);
+- a .txt holds an item a line, for a model that takes texts;
 - a file arrives when size, time and inode were the same for SETTLED_S, and again after it was changed. Those that were
   there at the start, empty and hidden files, and folders do not arrive;
 - a folder is polled ten times a second, for at most a twentieth of the time.
@@ -45,6 +46,12 @@ class InputsError(EdgekitError):
     code = "inputs"
 
 
+class GivenText(str):
+    """A text of the command line, not a path."""
+
+    __slots__ = ()
+
+
 def is_input(name: str) -> bool:
     """Whether a file's name is that of a picture or an array."""
     from edgekit_converters.data.folder import EXTENSIONS
@@ -56,7 +63,7 @@ def is_input(name: str) -> bool:
 def list_files(given: Sequence[str]) -> Iterator[str | InputsError]:
     """Replace each folder by its files, or by an error if it has none or is unreadable."""
     for one in given:
-        if Path(one).is_dir():
+        if not isinstance(one, GivenText) and Path(one).is_dir():
             yield from _in_folder(Path(one))
         else:
             yield one
@@ -96,7 +103,7 @@ def _in_folder(folder: Path) -> Iterator[str | InputsError]:
 
 def load(given: str, contract: Contract) -> Any:
     """Arrays of .npy and .npz files, else the path. Raises what `read_arrays` raises."""
-    if not given.lower().endswith(ARRAYS):
+    if isinstance(given, GivenText) or not given.lower().endswith(ARRAYS):
         return given
     arrays = _read(given, contract, sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs))
     return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)
@@ -118,6 +125,14 @@ def several(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
     Raises InputsError, InputError or CalibrationError for a file that cannot be read, or does not fit the model.
     """
     suffix = Path(given).suffix.lower()
+    if contract.text is not None:
+        if isinstance(given, GivenText):
+            return iter([(f"{given:.60}", given)])
+        if suffix == ".txt":
+            from edgekit_converters.data.texts import read_lines
+
+            lines = read_lines(Path(given))
+            return ((f"{given}, line {number}", GivenText(line, "utf-8", "surrogateescape")) for number, line in lines)
     if suffix in ARRAYS:
         return _array_items(given, contract)
     if suffix != ".wav" or contract.state == "none":

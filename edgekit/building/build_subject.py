@@ -22,6 +22,7 @@ from edgekit_converters.data.lint import Finding
 from edgekit_converters.data.sequences import Sequences
 from edgekit_converters.data.statistics import SourceSamples
 from edgekit_converters.data.suspicions import suspicions
+from edgekit_converters.data.texts import check_tokenizer
 from edgekit_converters.fidelity.compare import Evaluation
 from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.fidelity.metrics import Metric, named_metric, rehearse, task_metrics
@@ -177,6 +178,7 @@ def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> Bui
     source = open_source(request.model, request.options, store)
     file = request.contract or find_contract_file(request.model)
     contract = describe(source, file)
+    check_tokenizer(source, contract)
     made = read_record(request.model)  # a user's own metric still reads the original's outputs
     named = {output.name for output in contract.outputs}
     joined = made.joined if made is not None and made.joined is not None and named >= set(made.joined.parts) else None

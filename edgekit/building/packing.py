@@ -138,10 +138,12 @@ def pack(
     batches = _batches(request, maker, by_name[kept[0].recipe])
     evaluation, reference = subject.sets.evaluation, subject.reference
     golden: Sequence[Mapping[str, NDArray[Any]]]
+    texts: Sequence[str | None] = ()
     if subject.contract.state != "none":
         golden = golden_sequences(evaluation, subject.contract, reference)
     else:
-        golden = [example.inputs for example in evaluation.pick(pick_golden(reference))]
+        examples = list(evaluation.pick(pick_golden(reference)))
+        golden, texts = [example.inputs for example in examples], [example.text for example in examples]
     draft, manifest = assemble(
         BundleContent(
             name=request.bundle_name,
@@ -151,6 +153,7 @@ def pack(
             target=Target(profile.name, profile.arch, profile.threads, request.budget_ms),
             artifact=primary.artifact,
             golden=golden,
+            texts=texts,
             fidelity=primary.fidelity,
             estimate=primary.estimate,
             top_scores=primary.top_scores,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,32 +65,60 @@ def compress(as_json: bool, file: Path | None, no_cache: bool, **options: Any) -
     type=click.Choice(("yolo", "ssd", "torchvision", "keras-app")),
     help="Defaults for this family of models. Default: what the file says, and nothing about pixels.",
 )
+@click.option(
+    "--length",
+    type=click.IntRange(3, 1 << 16),
+    metavar="TOKENS",
+    help="Of a Hugging Face folder: the tokens of a text. Default: the model's own, at most 128.",
+)
 @options_of(BuildRequest, "calibration", help="Real inputs: the model's answers to 64 of them replace guesses.")
 @output("FILE", "Default: MODEL.contract.toml next to the model.")
 @options_of(LoadOptions)
 @as_json
 def contract(
-    model: Path, like: str | None, calibration: str | None, output: Path | None, as_json: bool, **options: Any
+    model: Path,
+    like: str | None,
+    length: int | None,
+    calibration: str | None,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Draft the contract file of MODEL: what its inputs and outputs mean.
 
     `edgekit build` accepts the draft unchanged. Check each line before you trust an accuracy: a wrong mean or std costs
     more than 8 bits do. What a build or an earlier draft found in the model is reused.
 
+    Of a folder in Hugging Face's layout (config.json, tokenizer.json) it also writes FOLDER.onnx, of one length.
+
     \b
     edgekit contract yolo11n.onnx --like yolo
+    edgekit contract all-MiniLM-L6-v2/ --length 64      # then: edgekit build all-MiniLM-L6-v2.onnx ...
     """
     from edgekit.packaging.output_errors import OutputError
     from edgekit_converters.data.describe_contract import default_file, describe, stated_keys
     from edgekit_converters.data.draft_contract import draft, left_to_say
     from edgekit_converters.recipe.store import DiskStore, default_folder
     from edgekit_converters.sources.load import open_source
+    from edgekit_converters.sources.source_model import toml_text
+    from edgekit_converters.sources.transformer import is_transformer, read_transformer
 
     file = output or default_file(model)
     if file.exists():
         raise OutputError("the file is there already", where=str(file), do="Name another one with -o, or remove it")
     store, chosen = DiskStore(default_folder()), LoadOptions.parse(**options)
-    if calibration is None:
+    if is_transformer(model):
+        from edgekit.packaging.writer import write_whole
+
+        found, network = read_transformer(model, length), default_file(model).with_name(model.resolve().name + ".onnx")
+        if network.exists():
+            raise OutputError("the file is there already", where=str(network), do="Remove it, or rename the folder")
+        write_whole(network, found.onnx, "the model")
+        tokenizer = os.path.relpath(model / "tokenizer.json", file.parent)
+        source = open_source(network, chosen, store)
+        text = toml_text({**found.contract, "text": {"tokenizer": tokenizer, **found.contract["text"]}})
+        text, model = f"# From {model.name}/config.json. Check each line.\n{text}", network
+    elif calibration is None:
         source = open_source(model, chosen, store)
         text = draft(source, like)  # type: ignore[arg-type]  # click checked the name
     else:

@@ -105,6 +105,13 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield f"  task       {contract.task}{classes}"
     for spec in contract.caller_inputs:
         yield f"  input      {spec.name}: {kind_of(spec).describe(spec)}"
+    if (text := contract.text) is not None:
+        length, pooled = (
+            contract.input(text.ids).shape[0],
+            "" if text.pooling == "none" else f", {text.pooling} pooling",
+        )
+        longer = "refused" if text.truncation == "refuse" else f"cut on the {text.truncation}"
+        yield f"  text       tokenizer {text.tokenizer:.12}, {length} tokens, longer texts are {longer}{pooled}"
     if contract.state == "internal":
         yield "  state      inside the model; ask it through model.session()"
     for pair in contract.carried or ():
@@ -160,6 +167,8 @@ def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
         parts.append("whose scores go from {:.2f} to {:.2f}".format(*found["decisions"]["scores"]))
     if not boxes:  # whose rows may change places
         parts.append(closeness(found))
+    if found.get("rank_agreement") is not None:
+        parts.append(f"puts the same of two items nearer in {100 * found['rank_agreement']:.1f} %")
     items = f"{found['items']} items"
     if found.get("sequences"):
         items = f"{found['items']} frames of {found['sequences']} sequences"

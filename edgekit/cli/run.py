@@ -52,6 +52,7 @@ _SYNC_EVERY = 128
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.argument("inputs", nargs=-1)
+@click.option("--text", "texts", multiple=True, help="Answer this text; may be repeated. For a model that takes texts.")
 @click.option(
     "--watch",
     type=PATH,
@@ -98,11 +99,17 @@ _SYNC_EVERY = 128
 @opening
 @as_json
 def run(
-    bundle: Path, inputs: tuple[str, ...], watch: Path | None, camera: str | None, as_json: bool, **options: Any
+    bundle: Path,
+    inputs: tuple[str, ...],
+    texts: tuple[str, ...],
+    watch: Path | None,
+    camera: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Answer each of INPUTS with BUNDLE, or the active one of an install ROOT.
 
-    INPUTS are pictures, .npy or .npz arrays of one item or several, or folders of them.
+    INPUTS are pictures, .npy or .npz arrays of one item or several, .txt files of a text a line, or folders of them.
 
     A stateful bundle answers frame by frame: a .wav or an array of frames is its own sequence, and single frames
     continue one another until the next sequence.
@@ -114,10 +121,11 @@ def run(
     edgekit run net.ekb cat.jpg photos/ --top 3
     edgekit run net.ekb --watch inbox/ --use video --json | my-program
     edgekit run net.ekb --camera rtsp://porch.local/main --view
+    edgekit run minilm.ekb --text "Where is the depot?" --json
     edgekit run net.ekb photos/ --fill-cache answers.db       # for CacheOptions(disk="answers.db")
     """
-    if not inputs and watch is None and camera is None:
-        raise click.UsageError("Name INPUTS, a directory to --watch, or a --camera.")
+    if not inputs and not texts and watch is None and camera is None:
+        raise click.UsageError("Name INPUTS, a --text, a directory to --watch, or a --camera.")
     if camera is not None and (inputs or options_given("watch", "fill_cache")):
         raise click.UsageError("--camera is the only input: leave out INPUTS, --watch and --fill-cache.")
     view = options.pop("view")
@@ -125,6 +133,10 @@ def run(
         raise click.UsageError("--view goes with --camera.")
     if "" in inputs:
         raise click.UsageError("One of INPUTS is empty.")
+    if texts:
+        from edgekit.bench.inputs import GivenText
+
+        inputs += tuple(map(GivenText, texts))
     file, max_mb = options.pop("fill_cache"), options.pop("disk_cache_mb")
     if file is not None:
         if idle := options_given(*_OF_ANSWERS):
@@ -352,7 +364,7 @@ def _fill_cache(
     bundle: Path, inputs: Sequence[str], path: Path, max_mb: float, opened: dict[str, Any], *, as_json: bool
 ) -> int:
     """Store the answers in a file. Exit code 1 if an input is unreadable or an answer not kept."""
-    from edgekit.bench.inputs import InputsError, list_files
+    from edgekit.bench.inputs import InputsError, list_files, several
     from edgekit_runtime import open_bundle
     from edgekit_runtime.cache.disk import DiskCache
 
@@ -366,6 +378,9 @@ def _fill_cache(
         described = model.describe()
         if model.contract.state != "none":
             raise InputsError("the model keeps state, so its answers cannot be cached", where=str(bundle))
+        if model.contract.text is not None:
+            lines = {file: several(file, model.contract) for file in files if file.lower().endswith(".txt")}
+            files = [item for file in files for _, item in lines.get(file) or [(file, file)]]
         disk = DiskCache(path, model.kept_form, max_bytes=int(max_mb * 2**20))
         with contextlib.closing(disk):
             counts = _store_answers(model, disk, files, path)
@@ -394,9 +409,12 @@ def _store_answers(model: Model, disk: DiskCache, files: Sequence[str], path: Pa
     from edgekit.bench.inputs import load
     from edgekit_runtime.cache.identity import identify
     from edgekit_runtime.cache.memory_tier import Miss, entry_bytes
+    from edgekit_runtime.contract.text import TEXT, TextInput
     from edgekit_runtime.system.errors import InputError
 
     limit, name, form = _usable(disk, path).limit, model.contract.inputs[0].name, model.kept_form
+    encode = None if model.contract.text is None else TextInput(model.contract)
+    name = name if encode is None else TEXT
     tried, there, full, first = 0, 0, False, b""
     sizes: dict[bytes, int] = {}  # of the computed answers
     unreadable = []
@@ -404,13 +422,15 @@ def _store_answers(model: Model, disk: DiskCache, files: Sequence[str], path: Pa
         for tried, file in enumerate(files, 1):
             try:
                 loaded = load(file, model.contract)
+                if encode is not None and isinstance(loaded, (str, bytes)):
+                    loaded = encode.admit(loaded)
                 key, named = identify(loaded if isinstance(loaded, dict) else {name: loaded}, form.namespace)
                 if key is None:
                     raise InputError("this input has no bytes to know it by", where=file)
                 if not isinstance(disk.find(key), Miss):  # which marks it as used
                     there += 1
                 else:
-                    outputs = model.predict(named).outputs
+                    outputs = model.predict(loaded if encode is not None else named).outputs
                     sizes[key] = entry_bytes(outputs)
                     if not disk.put(key, outputs) and disk.sync():  # the writer was behind
                         disk.put(key, outputs)

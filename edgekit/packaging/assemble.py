@@ -26,6 +26,7 @@ from edgekit_runtime.bundle.manifest import (
     ENCRYPTED,
     FORMAT_VERSION,
     NCNN,
+    TEXT_INPUT,
     ArtifactEntry,
     GoldenExample,
     GoldenOutputs,
@@ -38,6 +39,7 @@ from edgekit_runtime.bundle.manifest import (
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.contract.text import tokenizer_file
 from edgekit_runtime.engines.registry import ENGINES, Engine, Kernels, load_engine
 from edgekit_runtime.loading.replay import Stepper
 from edgekit_runtime.modelfile.check import check_model
@@ -130,6 +132,7 @@ class BundleContent:
     terms: where and when it may be installed
     promise: the limits that the board checks
     secret: its first key encrypts every blob; None to leave them readable
+    texts: what each golden item is the tokens of, None for arrays; may be empty
     """
 
     name: str
@@ -150,6 +153,7 @@ class BundleContent:
     terms: BundleTerms = field(default_factory=BundleTerms)
     promise: Promise | None = None
     secret: Secret | None = None
+    texts: Sequence[str | None] = ()
 
 
 def assemble(content: BundleContent) -> tuple[BundleDraft, Manifest]:
@@ -171,12 +175,15 @@ def assemble(content: BundleContent) -> tuple[BundleDraft, Manifest]:
         with load_engine(artifact.recipe.format, artifact.data, threads=1, engine=name, kernels=kernels) as engine:
             answers.append([_record_answer(draft, content.contract, artifact, engine, item) for item in content.golden])
     golden = []
-    for item, *each in zip(content.golden, *answers, strict=True):
+    texts = content.texts or [None] * len(content.golden)
+    for item, text, *each in zip(content.golden, texts, *answers, strict=True):
         arrays = {name: np.ascontiguousarray(array) for name, array in item.items()}
         inputs = {name: draft.add(array.tobytes()) for name, array in arrays.items()}
         dtypes = {name: array.dtype.name for name, array in arrays.items()}
         steps = len(next(iter(item.values()))) if content.contract.state != "none" else None
-        golden.append(GoldenExample(inputs=inputs, dtypes=dtypes, answers=tuple(each), steps=steps))
+        said = None if text is None else draft.add(text.encode())
+        golden.append(GoldenExample(inputs=inputs, dtypes=dtypes, answers=tuple(each), steps=steps, text=said))
+    spec = content.contract.text
     manifest = Manifest(
         format=FORMAT_VERSION,
         name=content.name,
@@ -198,7 +205,9 @@ def assemble(content: BundleContent) -> tuple[BundleDraft, Manifest]:
         requires=(
             *((ENCRYPTED,) if content.secret is not None else ()),
             *((NCNN,) if any(entry.format == "ncnn" for entry in entries) else ()),
+            *((TEXT_INPUT,) if spec is not None else ()),
         ),
+        tokenizer=None if spec is None else draft.add(tokenizer_file(spec.tokenizer)),
     )
     return draft, manifest
 

@@ -25,6 +25,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "psycopg": ("fleet-postgres",),
     "redis": ("shared-cache",),
     "tflite_runtime": ("tflite",),
+    "tokenizers": ("text",),
 }
 """Lazily imported module -> the extras that install it, the preferred one first."""
 

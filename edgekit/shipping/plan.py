@@ -88,6 +88,7 @@ def plan_deploy(bundle: Bundle, profile: Profile, engine: str | None, extras: tu
     manifest = bundle.manifest
     chosen = choose_engine(manifest, profile, engine)
     kinds = {extra for spec in manifest.contract.caller_inputs for extra in kind_of(spec).extras}
+    kinds |= {"text"} if manifest.contract.text is not None else set()
     version = re.sub(r"[^A-Za-z0-9.+~]+", "+", manifest.version).strip("+.~") or "0"
     recipes = [artifact.recipe for artifact in manifest.artifacts if artifact.format in ENGINES[chosen].formats]
     made = [a for golden in manifest.golden for a in golden.answers if a.engine == chosen and a.recipe in recipes]

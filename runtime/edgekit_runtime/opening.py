@@ -177,6 +177,8 @@ def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
         memory=options.limits.memory,
         cache_mb=options.cache.memory_bytes / 1e6 if bundle.manifest.contract.state == "none" else 0.0,
     )
+    if bundle.manifest.contract.text is not None:
+        _take_tokenizer(bundle)
     with ExitStack() as undo:
         prepared = prepare(bundle, how)
         undo.callback(prepared.close)
@@ -187,6 +189,31 @@ def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
         bundle.release(*[prepared.entry.blob] if bundle.manifest.contract.state == "internal" else [])  # for sessions
         undo.pop_all()
         return OpenedBundle(bundle, prepared, hosts, degraded=degraded)
+
+
+def _take_tokenizer(bundle: Bundle) -> None:
+    """Register the tokenizer, and try it on the golden texts if its package is installed.
+
+    Raises IntegrityError, SelfTestError, ContractError."""
+    from importlib.util import find_spec
+
+    from edgekit_runtime.contract.text import TextInput, register
+    from edgekit_runtime.system.errors import IntegrityError, SelfTestError
+
+    manifest, where = bundle.manifest, str(bundle.path)
+    assert manifest.contract.text is not None
+    assert manifest.tokenizer is not None
+    if register(bundle.blob(manifest.tokenizer)) != manifest.contract.text.tokenizer:
+        raise IntegrityError("its tokenizer is not the contract's", where=where, do="Build the bundle again")
+    if find_spec("tokenizers") is None:
+        return
+    encode = TextInput(manifest.contract)
+    for number, golden in enumerate(manifest.golden):
+        if golden.text is not None:
+            found, wanted = encode(bundle.blob(golden.text)), bundle.golden_items(golden)
+            if any(found[name].tolist() != wanted[name].tolist() for name in wanted):
+                what = f"golden example {number}: this tokenizers package makes other tokens of its text"
+                raise SelfTestError(what, where=where, do="Upgrade tokenizers, or build the bundle with this version")
 
 
 def _degraded(bundle: Bundle, how: Preparation) -> PreparedEngine:

@@ -30,6 +30,7 @@ from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.kinds import ImageKind, TensorKind, kind_of, pictures
 from edgekit_runtime.contract.spec import Contract, InputContract
+from edgekit_runtime.contract.text import TEXT, TextInput
 from edgekit_runtime.system.errors import InputError
 
 
@@ -39,10 +40,16 @@ class Canonical:
     def __init__(self, contract: Contract) -> None:
         self._inputs = contract.inputs
         self._decoders = {spec.name: Decoder(spec) for spec in contract.inputs}
+        self._text = None if contract.text is None else TextInput(contract)
 
     def __call__(self, values: Mapping[str, Any], origin: str) -> dict[str, NDArray[Any]]:
         """The canonical arrays of one item.
         Raises CalibrationError for a missing input, a wrong shape or dtype, NaN, infinity or a broken image."""
+        if self._text is not None and isinstance(text := values.get(TEXT), (str, bytes)):
+            try:
+                return self._text(text)
+            except InputError as error:
+                raise CalibrationError(error.what, where=origin, do=error.do) from error
         arrays = {}
         for spec in self._inputs:
             if spec.name not in values:
@@ -150,12 +157,14 @@ class Example:
         shape, already normalised as the original takes them; else an array of the contract's shape and dtype.
     label: None if absent; for a classifier the class index.
     origin: the file or place it came from, for messages.
-    step: its place in its sequence, 0 for a first frame; None if the model keeps no state."""
+    step: its place in its sequence, 0 for a first frame; None if the model keeps no state.
+    text: what the inputs are the tokens of; None if they were given as arrays."""
 
     inputs: Mapping[str, NDArray[Any]]
     label: Label | None
     origin: str
     step: int | None = None
+    text: str | None = None
 
 
 class Dataset(Protocol):

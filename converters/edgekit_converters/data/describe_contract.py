@@ -34,6 +34,7 @@ from edgekit_converters.data.contract_tasks import (
 )
 from edgekit_converters.data.lint import Finding
 from edgekit_converters.data.output_kinds import FEW, confidence, is_curve
+from edgekit_converters.data.texts import text_spec
 from edgekit_converters.recipe.conversion_errors import ContractFileError
 from edgekit_converters.sources.shapes import shape_text
 from edgekit_converters.sources.source_model import SourceModel
@@ -149,7 +150,9 @@ def describe(source: SourceModel, file: Path | None) -> Contract:
         task: Task = "classification" if len(returned) == 1 and _is_vector(returned[0]) else "raw"
         return Contract(task, tuple(_tensor(spec, str(source.path)) for spec in source.inputs), outputs, **kept)
     document = read_stated(source.stated, source.path) if file is None else read_document(file)
-    document.done(("task", "labels", "scores", "input", "inputs", "state", "classification", "detection", "embedding"))
+    document.done(
+        ("task", "labels", "scores", "input", "inputs", "state", "text", "classification", "detection", "embedding")
+    )
     kept = document.part(lambda: read_state(document, source)) or carried_by_names(source)
     outputs = _scores_first(document, outputs, _of_caller(outputs, kept))
     returned = _of_caller(outputs, kept)
@@ -167,6 +170,7 @@ def describe(source: SourceModel, file: Path | None) -> Contract:
         if task == "detection"
         else None,
         embedding=document.part(lambda: embedding_spec(document, returned)) if task == "embedding" else None,
+        text=document.part(lambda: text_spec(document, inputs)) if inputs else None,
         **kept,
     )
     document.refuse()

@@ -25,10 +25,12 @@ from edgekit_converters.data.box_annotations import BOXED, open_boxed
 from edgekit_converters.data.dataset import Canonical, Dataset, Example
 from edgekit_converters.data.folder import Classes, files_in, open_folder
 from edgekit_converters.data.recordings import open_recordings
+from edgekit_converters.data.texts import TEXTS, open_texts
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_converters.recipe.foreign_code import working_folder_on_path
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.contract.text import TEXT
 from edgekit_runtime.system.errors import EdgekitError
 
 MAX_ITEMS = 200_000
@@ -64,7 +66,9 @@ class GeneratedDataset:
                 raise CalibrationError(f"gave {self._count} items the first time and fewer now", where=self.name, do=do)
             origin = f"{self.name}, item {index}"
             raw, label = self._split_value(value, origin)
-            yield Example(canonical(raw, origin), None if label is None else classes.of_value(label, origin), origin)
+            label = None if label is None else classes.of_value(label, origin)
+            text = raw.get(TEXT) if self._contract.text is not None else None
+            yield Example(canonical(raw, origin), label, origin, text=text if isinstance(text, str) else None)
 
     def _values(self) -> Iterator[Any]:
         """What the function yields.
@@ -89,6 +93,8 @@ class GeneratedDataset:
 
     def _split_value(self, value: Any, origin: str) -> tuple[Mapping[str, Any], Any]:
         names = [spec.name for spec in self._contract.inputs]
+        if self._contract.text is not None and isinstance(value[0] if isinstance(value, tuple) else value, str):
+            return split_pair(value, [TEXT], origin)
         if isinstance(value, Mapping):
             unknown = [str(key) for key in value if key not in (*names, "label")]
             if unknown:
@@ -154,7 +160,7 @@ def _failed(where: str, error: BaseException) -> CalibrationError:
     return CalibrationError(f"raised {type(error).__name__}: {text}{place}", where=where, do="Mend the function")
 
 
-_GIVE = "Give an image folder, a .npy, a .npz, a data.yaml, COCO's .json or module:function"
+_GIVE = "Give an image folder, a .npy, a .npz, a .txt, a data.yaml, COCO's .json or module:function"
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -173,6 +179,8 @@ def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: 
             return open_npy(place, contract)
         if place.suffix.lower() == ".npz":
             return open_npz(place, contract)
+        if place.suffix.lower() in TEXTS:
+            return open_texts(place, contract, labelled=labelled)
         if place.suffix.lower() in BOXED:
             return open_boxed(place, contract, labelled=labelled)
         raise CalibrationError("is no set of examples", where=str(place), do=_GIVE)

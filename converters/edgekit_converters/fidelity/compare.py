@@ -255,6 +255,7 @@ class _ArtifactTally:
         self._decisions = DecisionCount(contract) if contract.detection is not None else None
         self._over_time = OverTime(names) if contract.state != "none" else None
         self._contract, self._top_scores = contract, [0] * BINS
+        self._vectors: list[tuple[NDArray[Any], NDArray[Any]]] = []
 
     def add(self, index: int, step: int, answer: Outputs) -> None:
         original = self._reference.outputs[index]
@@ -263,6 +264,9 @@ class _ArtifactTally:
         finite = self._drift.add(original, answer)
         if finite:
             count_score(self._top_scores, top_score(answer, self._contract))
+            if self._contract.embedding is not None and self._contract.state == "none":
+                output = self._contract.embedding.output
+                self._vectors.append((original[output].ravel(), answer[output].ravel()))
         if self._decisions is not None:
             self._decisions.add(original, answer if finite else None)
         for metric, items in zip(self._metrics, self._kept, strict=True):
@@ -300,7 +304,31 @@ class _ArtifactTally:
             uncounted=left,
             decisions=decisions,
             top_scores=tuple(self._top_scores) if any(self._top_scores) else None,
+            rank_agreement=rank_agreement(*zip(*self._vectors, strict=True)) if len(self._vectors) > 2 else None,
         )
+
+
+_RANKED = 200
+
+
+def rank_agreement(original: Sequence[NDArray[Any]], artifact: Sequence[NDArray[Any]]) -> float:
+    """Share of triples, an item and two others, that both sets order alike by cosine.
+
+    original, artifact: [N] vectors [D], N >= 3. Of more than _RANKED items as many, spread over them, are compared.
+    """
+    places = np.linspace(0, len(original) - 1, min(len(original), _RANKED)).astype(int)
+    nearness = []
+    for vectors in (original, artifact):
+        rows = np.stack([vectors[place] for place in places]).astype(np.float64)
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        nearness.append(rows @ rows.T)
+    same = total = 0
+    for anchor in range(len(places)):
+        first, second = (np.delete(near[anchor], anchor) for near in nearness)
+        alike = np.sign(first[:, None] - first) == np.sign(second[:, None] - second)
+        total += alike.size - len(first)
+        same += int(alike.sum()) - len(first)
+    return same / total
 
 
 def _label(reference: Reference, index: int) -> Any:

@@ -224,6 +224,7 @@ class Fidelity:
     chosen_by: of a repaired artifact, how many items it was chosen by.
     judged_apart: none of those is among `items`, or a repair that the others chose answered each of `folds` parts.
     top_scores: of a classifier, how many best scores were in each of ten equal parts of 0 to 1.
+    rank_agreement: of an embedding, see `compare.rank_agreement`.
     """
 
     items: int
@@ -252,11 +253,12 @@ class Fidelity:
     judged_apart: bool = True
     folds: int = 0
     top_scores: tuple[int, ...] | None = None
+    rank_agreement: float | None = None
 
     @property
     def is_possible(self) -> bool:
         """Whether a comparison can have this result, for one that was read from a file."""
-        shares = [self.agreement, self.quantized_macs, self.quantized_weights]
+        shares = [self.agreement, self.rank_agreement, self.quantized_macs, self.quantized_weights]
         cosines = [self.cosine, *(output.cosine for output in self.outputs)]
         errors = [error for output in self.outputs for error in (output.worst, output.spread_error)]
         for output in self.outputs:

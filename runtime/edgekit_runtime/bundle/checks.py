@@ -29,6 +29,7 @@ from edgekit_runtime.bundle.trust_store import seconds_of
 from edgekit_runtime.contract.detect import nonsense
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.spec import Contract, TensorSpec
+from edgekit_runtime.contract.text import MAX_TOKENIZER_BYTES
 from edgekit_runtime.system.errors import BundleError
 from edgekit_runtime.system.strict_json import canonical_bytes, from_json, parse_canonical
 
@@ -56,6 +57,7 @@ def check_manifest(manifest: Manifest, where: str) -> None:
     _check_head(check, manifest)
     _check_blobs(check, manifest)
     _check_contract(check, manifest.contract)
+    _check_text(check, manifest)
     sizes = {blob.sha256: blob.plain_bytes for blob in manifest.blobs}
     _check_artifacts(check, manifest, sizes)
     check(len(manifest.golden) <= limits.MAX_GOLDEN, "it has too many golden examples")
@@ -206,6 +208,24 @@ def _check_contract(check: _Checks, contract: Contract) -> None:
     check(contract.hop is None or contract.hop > 0, "the hop is not a number of samples")
     wrong = nonsense(contract)
     check(wrong is None, f"{contract.task} {wrong and wrong.key}: {wrong and wrong.what}")
+
+
+def _check_text(check: _Checks, manifest: Manifest) -> None:
+    spec, sizes = manifest.contract.text, {blob.sha256: blob.plain_bytes for blob in manifest.blobs}
+    _check_listed(check, [golden.text for golden in manifest.golden if golden.text is not None], sizes)
+    check((spec is None) == (manifest.tokenizer is None), "it has a tokenizer or a text input, and not both")
+    if spec is None or manifest.tokenizer is None:
+        return
+    _check_listed(check, [manifest.tokenizer], sizes)
+    check(sizes[manifest.tokenizer] <= MAX_TOKENIZER_BYTES, "its tokenizer is too large")
+    check(limits.TEXT_INPUT in manifest.requires, f"it takes texts and does not require '{limits.TEXT_INPUT}'")
+    check.digest(spec.tokenizer, "the name of its tokenizer")
+    inputs = {one.name: one for one in manifest.contract.inputs}
+    check(set(spec.names) == set(inputs) and len(set(spec.names)) == len(spec.names), "a text fills other inputs")
+    shapes = {inputs[name].shape for name in spec.names}
+    check(len(shapes) == 1 and len(inputs[spec.ids].shape) == 1, "its inputs of a text are not rows of one length")
+    check(all(inputs[name].dtype in ("int32", "int64") for name in spec.names), "an input of a text holds no ids")
+    check(0 <= spec.pad < 1 << 31, "the padding is not a token id")
 
 
 def _check_artifacts(check: _Checks, manifest: Manifest, sizes: Mapping[str, int]) -> None:

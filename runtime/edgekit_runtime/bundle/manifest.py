@@ -63,7 +63,9 @@ FORMAT_VERSION = 1
 FIRST_RELEASE = "0.1.0"
 """Default of `min_runtime`."""
 NCNN = "ncnn-artifacts"
-FEATURES = frozenset({ENCRYPTED, NCNN})
+TEXT_INPUT = "text-input"
+"""The feature that a bundle with a tokenizer requires."""
+FEATURES = frozenset({ENCRYPTED, NCNN, TEXT_INPUT})
 """Features that this reader has."""
 _RELEASE = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")
 Role = Literal["primary", "alternate", "batch", "degraded"]
@@ -177,12 +179,14 @@ class GoldenExample:
     inputs: contract name -> blob of the canonical item.
     dtypes: contract name -> NumPy name.
     steps: None for a stateless model, else the number of frames in each blob of inputs and answers, replayed in order
-        from a fresh state."""
+        from a fresh state.
+    text: blob of the text that gives these inputs, UTF-8; None if they were given as arrays."""
 
     inputs: dict[str, str]
     dtypes: dict[str, str]
     answers: tuple[GoldenOutputs, ...]
     steps: int | None = None
+    text: str | None = None
 
 
 @record(frozen=True)
@@ -194,7 +198,8 @@ class Manifest:
     rollout_seq: only a bundle with a higher one replaces an installed one.
     not_before, expires: RFC 3339 UTC, "2027-01-31T00:00:00Z".
     compatible: profiles it may be installed on; never empty after parsing.
-    requires: features that a reader must have."""
+    requires: features that a reader must have.
+    tokenizer: blob of the tokenizer.json that `contract.text` names."""
 
     format: int
     name: str
@@ -215,6 +220,7 @@ class Manifest:
     compatible: tuple[str, ...] = ()
     promise: Promise | None = None
     requires: tuple[str, ...] = ()
+    tokenizer: str | None = None
 
     @property
     def title(self) -> str:

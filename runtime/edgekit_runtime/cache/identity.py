@@ -24,6 +24,7 @@ import xxhash
 
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.picture import EncodedImage, loaded
+from edgekit_runtime.contract.text import Text
 
 Identity = bytes
 _MOST_KINDS = 1024
@@ -74,6 +75,8 @@ def _part(value: Any) -> tuple[tuple[Hashable, ...], bytes] | None:
         return ("encoded",), _digest(value.data)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return ("encoded",), _digest(bytes(value))
+    if isinstance(value, Text):
+        return ("text",), _digest(value.data)
     if isinstance(value, Frame):
         settings = (value.format, *value.size, value.stride, value.rows, value.matrix, value.full_range)
         data = value.data  # padding counts too: hashing around it would cost more than it finds

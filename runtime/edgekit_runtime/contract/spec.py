@@ -31,6 +31,8 @@ State = Literal["none", "explicit", "internal"]
 Color = Literal["rgb", "bgr", "gray"]
 Resize = Literal["stretch", "center-crop", "letterbox"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
+Truncation = Literal["right", "left", "refuse"]
+Pooling = Literal["none", "mean", "cls"]
 _Spec = TypeVar("_Spec", "InputContract", "OutputContract")
 
 
@@ -122,6 +124,32 @@ class OutputContract:
 
 
 @record(frozen=True)
+class TextSpec:
+    """How a text becomes token ids; their number is the length of the input `ids`.
+
+    tokenizer: SHA-256 of the tokenizer.json, in hex.
+    ids, mask, types: the inputs that take token ids, 1 for each token that is no padding, and token types.
+    pad: the id behind a shorter text.
+    truncation: where a longer text is cut, or `refuse`.
+    special_tokens: whether the tokenizer adds those of the model, as [CLS] and [SEP].
+    pooling: how the model file makes one vector of its tokens' vectors, for a person."""
+
+    tokenizer: str
+    ids: str
+    mask: str | None = None
+    types: str | None = None
+    pad: int = 0
+    truncation: Truncation = "right"
+    special_tokens: bool = True
+    pooling: Pooling = "none"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs that a text fills."""
+        return tuple(name for name in (self.ids, self.mask, self.types) if name is not None)
+
+
+@record(frozen=True)
 class CarriedState:
     """A state that goes in and comes out: `output` is the next run's `input`.
 
@@ -143,7 +171,8 @@ class Contract:
         `internal`: the model keeps its state.
     carried: the states, which are among inputs and outputs.
     hop: samples from the start of one piece of a recording to the next, for a stateful model; None for the whole piece.
-    detection, embedding: for these tasks only. What is absent is not in a contract's digest."""
+    detection, embedding: for these tasks only.
+    text: for a model of token ids that may be given as a text. What is absent is not in a contract's digest."""
 
     task: Task
     inputs: tuple[InputContract, ...]
@@ -155,6 +184,7 @@ class Contract:
     hop: int | None = None
     detection: DetectionSpec | None = None
     embedding: EmbeddingSpec | None = None
+    text: TextSpec | None = None
 
     def input(self, name: str) -> InputContract:
         return next(spec for spec in self.inputs if spec.name == name)

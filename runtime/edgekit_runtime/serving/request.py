@@ -6,7 +6,7 @@
     tensors = own(tensors, named)               # no memory of the caller's in them any more
 
 Rules:
-- the only input may be passed as it is, one of several by name;
+- the only input may be passed as it is, one of several by name; a text stands for all that its tokens fill;
 - what is far too large is refused before it is hashed, decoded or copied.
 """
 
@@ -26,6 +26,7 @@ from edgekit_runtime.contract.adapt import Prediction, top
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.spec import Contract, TensorSpec
+from edgekit_runtime.contract.text import TEXT, Text, TextInput
 from edgekit_runtime.system.errors import InputError
 
 if TYPE_CHECKING:
@@ -184,18 +185,22 @@ class Intake:
             spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in contract.inputs
         }
         self._shapes = {spec.name: spec.shape for spec in contract.inputs}
+        self._text = None if contract.text is None else TextInput(contract)
         self.as_it_is = self._decoders[contract.inputs[0].name].as_it_is
         self.placed = contract.task == "detection"
 
     def take(self, inputs: Any) -> IdentifiedInput:
         """By name, with values replaced as `Decoder.admit` does. Raises InputError."""
+        if self._text is not None and isinstance(inputs, (str, bytes, bytearray, Text)):
+            return {TEXT: self._text.admit(inputs)}
         names = self._decoders.keys()
         if isinstance(inputs, Mapping) and inputs.keys() != names:
             unknown, missing = sorted(map(str, inputs.keys() - names)), sorted(names - inputs.keys())
             what = f"unknown input '{unknown[0]}'" if unknown else f"the input '{missing[0]}' is missing"
             raise InputError(what, do=f"Inputs: {', '.join(names)}")
         if not isinstance(inputs, Mapping) and len(names) != 1:
-            raise InputError(f"the model has {len(names)} inputs", do=f"Pass a dict with {', '.join(names)}")
+            text = "" if self._text is None else "a text, or "
+            raise InputError(f"the model has {len(names)} inputs", do=f"Pass {text}a dict with {', '.join(names)}")
         named = inputs if isinstance(inputs, Mapping) else {next(iter(names)): inputs}
         for name, value in named.items():
             if type(value) is not np.ndarray or value.shape != self._shapes[name]:
@@ -204,6 +209,8 @@ class Intake:
 
     def decode(self, named: IdentifiedInput) -> tuple[dict[str, NDArray[Any]], Geometry | None]:
         """The items, and for a detector where the first picture lies. Raises InputError."""
+        if self._text is not None and TEXT in named and isinstance(named[TEXT], Text):
+            return self._text(named[TEXT]), None
         items, first = {}, None
         for name, value in named.items():
             items[name], geometry = self._decoders[name].place(value)
@@ -212,7 +219,7 @@ class Intake:
 
     def locate(self, named: IdentifiedInput) -> Geometry | None:
         """The geometry that `decode` gives, read from the picture's head without decoding."""
-        found = (self._decoders[name].locate(value) for name, value in named.items())
+        found = (self._decoders[name].locate(value) for name, value in named.items() if name in self._decoders)
         return next((geometry for geometry in found if geometry is not None), None)
 
 

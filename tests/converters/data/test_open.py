@@ -472,7 +472,7 @@ def test_a_place_that_does_not_exist_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         CalibrationError,
-        match=r"does not exist. Give an image folder, a .npy, a .npz, a data.yaml, COCO's .json or module:function",
+        match=r"does not exist. Give an image folder, a .npy, .*, a data.yaml, COCO's .json or module:function",
     ):
         open_dataset(name, TENSORS)
 

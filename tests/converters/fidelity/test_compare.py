@@ -289,3 +289,28 @@ def test_the_bytes_of_a_file_are_told_apart(give):
     assert size.total == len(artifact.data)
     assert size.int8_weights == 0
     assert 9 * 4 + 3 * 4 <= size.other_weights < size.total
+
+
+def test_rank_agreement_counts_the_triples_that_both_order_alike():
+    from edgekit_converters.fidelity.compare import rank_agreement
+
+    angles = np.deg2rad([0, 10, 30, 100])
+    original = [np.array([np.cos(a), np.sin(a)]) for a in angles]
+    assert rank_agreement(original, [3 * one for one in original]) == 1.0
+    moved = np.deg2rad([0, 10, -9, 100])  # from 0 the third is nearer than the second
+    assert rank_agreement(original, [np.array([np.cos(a), np.sin(a)]) for a in moved]) == pytest.approx(
+        1 - np.mean(_reversed(angles, moved))
+    )
+
+
+def _reversed(first, second):
+    """For each triple, whether the nearer one changes."""
+    found = []
+    for anchor in range(len(first)):
+        others = [one for one in range(len(first)) if one != anchor]
+        for one in others:
+            for other in others:
+                if one < other:
+                    a, b = (abs(v[anchor] - v[one]) < abs(v[anchor] - v[other]) for v in (first, second))
+                    found.append(a != b)
+    return found
