@@ -346,7 +346,7 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
         if chosen.precision == "int8" != other.precision:
             why = "is INT8, which comes first"
         elif chosen.format == "tflite" != other.format:
-            why = "is TFLite, which comes before ONNX"
+            why = "is TFLite, which comes before other formats"
         else:
             smaller = chosen.size_bytes < other.size_bytes
             why = "is smaller" if smaller else "is its equal, and comes first by name"
@@ -359,7 +359,7 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
     elif chosen.precision == "int8" and other.precision != "int8":
         why = "is INT8, which comes first where the ranges overlap"
     elif chosen.format == "tflite" != other.format and not _all_measured(_first_in_line(equals)):
-        why = "is TFLite, which comes before ONNX where nothing measured separates them"
+        why = "is TFLite, which comes first where nothing measured separates them"
     elif _middle(chosen) < _middle(other):
         why = "has the lower middle of the range"
     elif chosen.size_bytes < other.size_bytes:

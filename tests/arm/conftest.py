@@ -39,9 +39,9 @@ Part = TypeVar("Part")
 
 # profile, engine, edgekit's extras beside it
 BOARDS = {
-    "bookworm": ("raspberry-pi-4", "litert", ("image", "onnx")),
+    "bookworm": ("raspberry-pi-4", "litert", ("image", "onnx", "ncnn")),
     "trixie": ("raspberry-pi-4-trixie", "litert", ("image",)),
-    "bookworm, 32 bits": ("raspberry-pi-4-32bit", "tflite-runtime", ("image",)),
+    "bookworm, 32 bits": ("raspberry-pi-4-32bit", "tflite-runtime", ("image", "ncnn")),
     "trixie, 32 bits": ("raspberry-pi-4-trixie-32bit", "onnxruntime", ("image",)),
 }
 
@@ -137,6 +137,26 @@ CONTRACT = Contract(
     scores="probabilities",
 )
 TARGET = Target("raspberry-pi-4", "aarch64", threads=1)
+
+
+@pytest.fixture(scope="session")
+def digits_ncnn(digits_model, tmp_path_factory) -> Path:
+    """A bundle of the digits network for ncnn, in 32 and in 16 bits."""
+    from edgekit_converters.recipe.artifact import recipe as find_recipe
+    from edgekit_converters.sources.load import load as load_source
+    from edgekit_converters.targets.ncnn_float import find_pnnx
+    from edgekit_converters.targets.workspace import Workspace
+
+    if find_pnnx() is None:
+        missing("pnnx", "pip install --no-deps pnnx")
+    workspace = Workspace(load_source(digits_model.model))
+    whole, half = (workspace.make(find_recipe(name)) for name in ("ncnn-f32", "ncnn-f16"))
+    golden = [{"image": item} for item in np.load(digits_model.evaluation)["x"][:4]]
+    beside = [BundleArtifact(half)]
+    content = BundleContent("digits", "1", "0" * 64, CONTRACT, TARGET, whole, golden, alternates=beside)
+    path = tmp_path_factory.mktemp("digits-ncnn") / "ncnn.ekb"
+    write_bundle(path, *assemble(content), [])
+    return path
 
 
 @pytest.fixture(scope="session")
