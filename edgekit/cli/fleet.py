@@ -56,12 +56,13 @@ def fleet() -> None:
 @click.option("--alerts", "rules", type=PATH, metavar="FILE", help="Rules of alerts, and where they are sent (TOML).")
 @share()
 @click.option("--home-assistant", is_flag=True, help="Show the boards to Home Assistant, by its MQTT discovery.")
+@click.option("--otlp", metavar="URL", help="Send windows as metrics to this collector of OpenTelemetry.")
 @bundles()
 @as_json
 def serve(
     as_json: bool, broker: str | None, embedded_broker: bool, broker_port: int, store: str, listen: str,
     names: tuple[str, ...], password: str | None, proxy_user_header: str | None, proxies: tuple[str, ...],
-    rules: Path | None, share: str | None, home_assistant: bool, bundles: Path | None,
+    rules: Path | None, share: str | None, home_assistant: bool, otlp: str | None, bundles: Path | None,
 ) -> int:  # fmt: skip
     """Store what boards report and serve the fleet page.
 
@@ -93,7 +94,7 @@ def serve(
     read = Rules() if rules is None else read_rules(rules)
     settings = Settings(
         broker, broker_port, store, listen, names=names, access=access, rules=read, share=share, bundles=bundles,
-        home_assistant=PREFIX if home_assistant else None,
+        home_assistant=PREFIX if home_assistant else None, otlp=otlp,
     )  # fmt: skip
     collect_rarely()
     with FleetServer(settings) as server:

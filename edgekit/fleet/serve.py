@@ -25,6 +25,7 @@ from edgekit.fleet.alerts.rules_file import Rules
 from edgekit.fleet.home_assistant import HomeAssistant
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.open_files import raise_limit
+from edgekit.fleet.otlp import OtlpExport
 from edgekit.fleet.pages.access import Access
 from edgekit.fleet.rollout_runner import Rolling, RollingPace
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
@@ -129,6 +130,7 @@ class Settings:
     request_s: how long a browser may take to send a request.
     share: group of ingestors that share the boards' messages; None for this one alone.
     home_assistant: prefix of its discovery; None shows it nothing.
+    otlp: URL of a collector of OpenTelemetry.
     """
 
     broker: str | None = None
@@ -147,6 +149,7 @@ class Settings:
     most_a_peer: int = 64
     share: str | None = None
     home_assistant: str | None = None
+    otlp: str | None = None
 
 
 class FleetServer(ClosedOnExit["FleetServer"]):
@@ -186,6 +189,9 @@ class FleetServer(ClosedOnExit["FleetServer"]):
         if settings.home_assistant is not None:
             seen = ends.enter_context(closing(open_store(settings.store)))
             ends.enter_context(closing(HomeAssistant(broker, seen, settings.home_assistant))).start()
+        if settings.otlp is not None:
+            kept = ends.enter_context(closing(open_store(settings.store)))
+            ends.enter_context(closing(OtlpExport(kept, settings.otlp))).start()
         server, live = self._pages(reader)
         self.ingest.start()
         self.rolling.start()

@@ -22,6 +22,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnx",),
     "packaging": ("ship",),
     "paho": ("telemetry",),
+    "opentelemetry": ("otlp",),
     "psycopg": ("fleet-postgres",),
     "redis": ("shared-cache",),
     "tflite_runtime": ("tflite",),
