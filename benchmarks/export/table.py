@@ -5,7 +5,8 @@ r"""Do the programs that `edgekit export` writes answer what Python answers? One
       --pictures demo/photos --cache FOLDER
 
 The reference is edgekit_runtime with the artifact that was exported. A classifier agrees on a picture if its five best
-classes are the same, in order; a detector if its boxes have the same classes in the same order. `apart` is the largest
+classes are the same, in order, where those of equal scores may stand for each other; a detector if its boxes have the
+same classes in the same order. `apart` is the largest
 difference of a score, and of a box's side in pixels, in answers that agree. The detector is 320n.onnx of the package
 nudenet (AGPL-3.0); onnx2tf makes its TFLite file:
 
@@ -48,6 +49,7 @@ from edgekit_runtime.policy.options import EngineName
 
 Answer = list[tuple[str, tuple[float, ...]]]
 """Label or index, and the numbers behind it: a score, for boxes four sides too."""
+BEST = 5
 Asked = Callable[[Path], Answer]
 
 
@@ -199,11 +201,12 @@ ENGINES: dict[str, tuple[str, str, Callable[[Path, int, Parts], Asked]]] = {
 
 
 def wanted(path: Path, engine: EngineName, pictures: list[Path]) -> list[Answer]:
-    """Python's answers."""
+    """Python's answers: boxes, or the score of each class."""
     with open_bundle(path, engine=engine, cache=False) as model:
+        classes = len(model.contract.labels or ()) or BEST
         answers = [model.predict(picture) for picture in pictures]
         if model.contract.task != "detection":
-            return [[(one.label, (one.score,)) for one in answer.top(5)] for answer in answers]
+            return [[(one.label, (one.score,)) for one in answer.top(classes)] for answer in answers]
     return [
         [(one.label, (one.score, one.left, one.top, one.right, one.bottom)) for one in answer.boxes]
         for answer in answers
@@ -234,17 +237,21 @@ def rows(bundle: Bundle, path: Path, pictures: list[Path], parts: Parts, engines
         yield compared(row, given, known[engine])
 
 
-def in_order(answer: Answer) -> Answer:
-    """The answer; those of equal scores, which engines list in any order, by name."""
-    return [one for _, ties in groupby(answer, key=lambda x: round(x[1][0], 4)) for one in sorted(ties)]
+def ranks(answer: Answer, known: Answer) -> list[Any]:
+    """What the reference says of an answer's lines: boxes' classes by score; of classes their own scores there, so that
+    those of equal scores are alike."""
+    if known and len(known[0][1]) > 1:
+        return [sorted(label for label, _ in ties) for _, ties in groupby(answer, key=lambda one: round(one[1][0], 4))]
+    scores = {label: round(numbers[0], 4) for label, numbers in reversed(known)}
+    return [scores.get(label) for label, _ in answer[:BEST]]
 
 
 def compared(row: Row, given: list[Answer], answers: list[Answer]) -> Row:
     """The row with what `given` and the reference have in common."""
-    both = list(zip(map(in_order, given), map(in_order, answers), strict=True))
-    alike = [(a, b) for a, b in both if [x for x, _ in a] == [x for x, _ in b]]
-    best = sum([x for x, _ in a[:1]] == [x for x, _ in b[:1]] for a, b in both)
-    pairs = [(x, y) for a, b in alike for (_, x), (_, y) in zip(a, b, strict=True)]
+    both = list(zip(given, answers, strict=True))
+    alike = [(a, b) for a, b in both if ranks(a, b) == ranks(b, b)]
+    best = sum(ranks(a, b)[:1] == ranks(b, b)[:1] for a, b in both)
+    pairs = [(x, y) for a, b in alike for (_, x), (_, y) in zip(a, b, strict=False)]
     apart = max((abs(x[0] - y[0]) for x, y in pairs), default=0.0)
     pixels = max((abs(p - q) for x, y in pairs for p, q in zip(x[1:], y[1:], strict=True)), default=0.0)
     return replace(row, same=len(alike), best=best, apart=apart, pixels=pixels)

@@ -153,26 +153,17 @@ def _config(bundle: Bundle, entry: ArtifactEntry, name: str, how: Export) -> str
     ]
     for kind, tensors in zip(("input", "output"), _ends(entry), strict=True):
         for tensor in tensors:
-            dims = ", ".join(map(str, tensor.shape[1:] if free else tensor.shape))
-            lines.append(f"{kind} {{ name: {json.dumps(tensor.tensor)} data_type: {_type(tensor)} dims: [ {dims} ] }}")
+            lines.append(f"{kind} {{ name: {json.dumps(tensor.tensor)} {_form(tensor, free)} }}")
     lines.append(f"instance_group {{ count: 1 kind: {'KIND_GPU' if how.gpu else 'KIND_CPU'} }}")
     if free:
         preferred = ", ".join(map(str, PREFERRED))
         policy = f"default_timeout_microseconds: {QUEUE_US} allow_timeout_override: true max_queue_size: {QUEUE}"
-        lines += [
-            "dynamic_batching {",
-            f"  preferred_batch_size: [ {preferred} ]",
-            f"  default_queue_policy {{ {policy} }}",
-            "}",
-        ]
+        lines.append(f"dynamic_batching {{\n  preferred_batch_size: [ {preferred} ]")
+        lines.append(f"  default_queue_policy {{ {policy} }}\n}}")
     if how.gpu and how.backend == "onnxruntime":
-        mode = _PRECISIONS.get(entry.precision, "FP32")
-        lines += [
-            "optimization { execution_accelerators { gpu_execution_accelerator {",
-            '  name: "tensorrt"',
-            f'  parameters {{ key: "precision_mode" value: "{mode}" }}',
-            "} } }",
-        ]
+        mode = f'parameters {{ key: "precision_mode" value: "{_PRECISIONS.get(entry.precision, "FP32")}" }}'
+        accelerator = f'gpu_execution_accelerator {{ name: "tensorrt"\n  {mode} }}'
+        lines.append(f"optimization {{ execution_accelerators {{ {accelerator} }} }}")
     return "\n".join([*lines, *_warmup_lines(bundle, entry)]) + "\n"
 
 
@@ -184,8 +175,7 @@ def _warmup_lines(bundle: Bundle, entry: ArtifactEntry) -> list[str]:
     for number, batch in (*batches, *((number, 1) for number in range(1, count))):
         lines.append(f'model_warmup {{ name: "golden {number}, batch {batch}" batch_size: {batch}')
         for tensor in entry.inputs:
-            dims = ", ".join(str(side) for side in (tensor.shape[1:] if free else tensor.shape))
-            value = f"data_type: {_type(tensor)} dims: [ {dims} ] input_data_file: {json.dumps(_file(number, tensor))}"
+            value = f"{_form(tensor, free)} input_data_file: {json.dumps(_file(number, tensor))}"
             lines.append(f"  inputs {{ key: {json.dumps(tensor.tensor)} value {{ {value} }} }}")
         lines.append("}")
     return lines
@@ -216,8 +206,9 @@ def _file(number: int, tensor: TensorSpec) -> str:
     return f"golden-{number}-{re.sub(r'[^A-Za-z0-9_-]+', '-', tensor.name)}"
 
 
-def _type(tensor: TensorSpec) -> str:
-    return f"TYPE_{datatype_of(np.dtype(tensor.dtype))}"
+def _form(tensor: TensorSpec, free: bool) -> str:
+    dims = ", ".join(map(str, tensor.shape[1:] if free else tensor.shape))
+    return f"data_type: TYPE_{datatype_of(np.dtype(tensor.dtype))} dims: [ {dims} ]"
 
 
 def _service(name: str, how: Export) -> str:

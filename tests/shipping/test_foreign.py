@@ -4,10 +4,12 @@ what was changed."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import foreign
 import mirrored
@@ -386,8 +388,42 @@ def test_the_types_are_those_of_the_program(tmp_path, modules):
             folder = exported(path, target, target)
             files.append(str(folder / "used.ts"))
             (folder / "used.ts").write_text(f"{used}console.log(said, predict, await run([1, 2]));\n")
-    settings = {"noEmit": True, "strict": True, "target": "es2022", "module": "nodenext"}
-    settings |= {"lib": ["es2022", "dom"], "types": []}
-    (tmp_path / "tsconfig.json").write_text(json.dumps({"compilerOptions": settings, "files": files}))
-    done = subprocess.run([modules / ".bin/tsc"], cwd=tmp_path, capture_output=True, text=True)
+    done = type_checked(tmp_path, files, modules, module="nodenext")
     assert done.returncode == 0, done.stdout
+
+
+def type_checked(folder, files, modules, **settings):
+    settings |= {"noEmit": True, "strict": True, "target": "es2022", "lib": ["es2022", "dom"], "types": []}
+    (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": settings, "files": files}))
+    return subprocess.run([modules / ".bin/tsc"], cwd=folder, capture_output=True, text=True)
+
+
+WRONG_CALLS = [
+    ("model.run([input.buffer as ArrayBuffer])", "model.run(input)"),
+    ('executionProviders: ["coreml"', "providers: ["),
+]
+
+
+def test_the_calls_of_react_native_have_the_types_of_its_packages(tmp_path, request):
+    modules = foreign.node_modules(
+        request, "react-native", lambda folder: foreign.install(folder, foreign.REACT_NATIVE | foreign.TYPESCRIPT)
+    )
+    exported(tiny.bundle(tmp_path, "tflite-f32"), "web", "app")
+    (tmp_path / "app/node_modules").symlink_to(modules)
+    page = (Path(__file__).parents[2] / "docs/phones.md").read_text()
+    blocks = re.findall(
+        r"```text\n(import .*?)```", page.partition("## React Native")[2].partition("\n## ")[0], re.DOTALL
+    )
+    given = "declare const require: (file: string) => number;\ndeclare const path: string;\n"
+    given += 'declare const picture: import("./predict").Pixels;\n'
+    found = {}
+    for fits in (True, False):
+        for number, (block, (right, wrong)) in enumerate(zip(blocks, WRONG_CALLS, strict=True)):
+            assert right in block
+            (tmp_path / f"app/app-{number}.ts").write_text(given + (block if fits else block.replace(right, wrong)))
+        done = type_checked(
+            tmp_path / "app", ["app-0.ts", "app-1.ts"], modules, module="esnext", moduleResolution="bundler",
+            skipLibCheck=True,
+        )  # fmt: skip
+        found[fits] = sorted(set(re.findall(r"app-\d.ts", done.stdout)))
+    assert found == {True: [], False: ["app-0.ts", "app-1.ts"]}, done.stdout

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +26,11 @@ from edgekit.shipping.programs import mediapipe as of_mediapipe
 from edgekit.shipping.programs.javascript import PACKAGES
 
 TYPESCRIPT = {"typescript": "5.9.3"}
+REACT_NATIVE = {
+    "react-native-fast-tflite": "3.0.1",
+    "react-native-nitro-modules": "0.37.1",
+    "onnxruntime-react-native": "1.24.3",
+}
 PREDICT_PY = """
 import os, pathlib, runpy, sys
 from edgekit_converters.sources.sandbox import Sandbox, enter_sandbox
@@ -39,12 +44,10 @@ TRIPLES = {"aarch64": "aarch64-linux-gnu", "armv7l": "arm-linux-gnueabihf"}
 HEADERS = "usr/include/onnxruntime"
 
 
-def install(folder: Path) -> None:
-    """Let npm install the packages into a folder. Raises RuntimeError with its first line."""
-    (folder / "package.json").write_text(
-        json.dumps({"private": True, "dependencies": PACKAGES | of_mediapipe.PACKAGES | TYPESCRIPT})
-    )
-    command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"]
+def install(folder: Path, packages: dict[str, str] = PACKAGES | of_mediapipe.PACKAGES | TYPESCRIPT) -> None:
+    """Let npm install the packages, without their peers, into a folder. Raises RuntimeError with its first line."""
+    (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": packages}))
+    command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--legacy-peer-deps"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(next(iter(done.stderr.splitlines()), "npm failed"))
@@ -58,12 +61,12 @@ def install_mediapipe(folder: Path) -> None:
         raise RuntimeError(next(iter(done.stderr.splitlines()), "uv failed"))
 
 
-def node_modules(request) -> Path:
+def node_modules(request, name: str = "npm", fill: Callable[[Path], object] = install) -> Path:
     """A folder with `node_modules`, once for all tests."""
     if shutil.which("npm") is None or shutil.which("node") is None:
         missing("Node with npm", "apt-get install nodejs npm")
     try:
-        return once(request, "npm", install) / "node_modules"
+        return once(request, name, fill) / "node_modules"
     except RuntimeError as error:
         missing(f"what npm installs ({error})", "a network with npm's registry")
         raise

@@ -251,19 +251,12 @@ def _tflite(data: bytes, macs: Mapping[str, int]) -> OperatorGraph:
         before = last
         if "RESOURCE" in types or operator.op in _ORDERED:
             last = f"#{place}"  # what keeps a state stays in its order
-        nodes.append(
-            GraphOperator(
-                operator.op,
-                operator.version,
-                macs.get(made[0].name, 0) if made else 0,
-                (*(one.name for one in read), *([before] if before and last != before else [])),
-                (*(one.name for one in made), *([last] if last != before else [])),
-                types,
-                tuple(shapes),
-                first.dtype if first else "",
-                len(first.shape) if first else 0,
-            )
-        )
+        nodes.append(GraphOperator(
+            operator.op, operator.version, macs.get(made[0].name, 0) if made else 0,
+            (*(one.name for one in read), *([before] if before and last != before else [])),
+            (*(one.name for one in made), *([last] if last != before else [])),
+            types, tuple(shapes), first.dtype if first else "", len(first.shape) if first else 0,
+        ))  # fmt: skip
     sides = {tensors[i].name: tensors[i] for i in (*graph.inputs, *graph.outputs)}
     wide = tuple(name for name, one in sides.items() if one.dtype == "INT64")
     return OperatorGraph(tuple(nodes), {tensors[i].name: tensors[i].signature for i in graph.inputs}, wide)
@@ -285,18 +278,10 @@ def _onnx(data: bytes, macs: Mapping[str, int]) -> OperatorGraph:
         given = [name for name in dict.fromkeys(reads(node)) if name]
         read = tuple(name for name in given if name not in view.folded)
         made = tuple(filter(None, node.output))
-        nodes.append(
-            GraphOperator(
-                node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}",
-                0,
-                macs.get(made[0], 0) if made else 0,
-                read,
-                made,
-                frozenset(map(kind, (*read, *made))),
-                tuple(map(shape, read)),
-                kind(given[0]) if given else "",
-                len(shape(given[0])) if given else 0,
-            )
-        )
+        op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        nodes.append(GraphOperator(
+            op, 0, macs.get(made[0], 0) if made else 0, read, made, frozenset(map(kind, (*read, *made))),
+            tuple(map(shape, read)), kind(given[0]) if given else "", len(shape(given[0])) if given else 0,
+        ))  # fmt: skip
     wide = tuple(name for name in dict.fromkeys((*view.inputs, *view.outputs)) if kind(name) == "int64")
     return OperatorGraph(tuple(nodes), {name: shape(name) for name in view.inputs}, wide)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from edgekit.shipping.programs import numbers
 from edgekit.shipping.programs.artifact import ExportedArtifact, Program
 from edgekit.shipping.programs.numbers import allowed, golden_bin, size_of
 from edgekit.shipping.programs.template import c_text, fill
 from edgekit_runtime.contract.spec import TensorSpec
 
-_TYPES = {
-    "float32": ("float", "FLOAT", 4),
-    "int8": ("int8_t", "INT8", 1),
-    "uint8": ("uint8_t", "UINT8", 1),
-    "int32": ("int32_t", "INT32", 4),
-    "int64": ("int64_t", "INT64", 8),
-}
 _BEST = 5
 
 
@@ -26,11 +21,11 @@ def write(artifact: ExportedArtifact) -> Program:
     at = dict(zip((one.name for one in entry.outputs), _offsets(entry.outputs), strict=True))
     texts, facts = numbers.fillings(artifact, lambda name: str(at[name]), c_text)
     sizes = {one.name: size_of(one) for one in entry.outputs}
-    words = [math.ceil(size_of(one) * _TYPES[one.dtype][2] / 8) for one in entry.outputs]
+    words = [math.ceil(size_of(one) * np.dtype(one.dtype).itemsize / 8) for one in entry.outputs]
     classes = sizes[contract.outputs[0].name]
     texts |= {
-        "TYPE": _TYPES[tensor.dtype][0],
-        "ORT_TYPE": f"ONNX_TENSOR_ELEMENT_DATA_TYPE_{_TYPES[tensor.dtype][1]}",
+        "TYPE": _type(tensor)[0],
+        "ORT_TYPE": _type(tensor)[1],
         "INPUT": c_text(tensor.tensor),
         "OUTPUT_TENSORS": ", ".join(c_text(one.tensor) for one in entry.outputs),
         "OUTPUT_COUNT": str(len(entry.outputs)),
@@ -47,6 +42,7 @@ def write(artifact: ExportedArtifact) -> Program:
         "CHECKED": ", ".join(
             f"{{{c_text(one.name)}, {size_of(one)}, {allowed(artifact, one)!r}}}" for one in entry.outputs
         ),
+        "SURE": "1 / (1 + exp(-sure))" if facts.get("sigmoid") else "sure",
         **_outputs(entry.outputs, words),
     }
     facts |= {"floats": all(one.dtype == "float32" for one in entry.outputs)}
@@ -67,6 +63,13 @@ def _offsets(tensors: tuple[TensorSpec, ...]) -> list[int]:
     return offsets
 
 
+def _type(tensor: TensorSpec) -> tuple[str, str]:
+    """Its numbers in C and in ONNX Runtime."""
+    real = tensor.dtype == "float32"
+    name = "FLOAT" if real else tensor.dtype.upper()
+    return "float" if real else f"{tensor.dtype}_t", f"ONNX_TENSOR_ELEMENT_DATA_TYPE_{name}"
+
+
 def _shape(tensor: TensorSpec) -> str:
     return ", ".join(map(str, (1, *tensor.shape[1:])))
 
@@ -76,12 +79,12 @@ def _outputs(tensors: tuple[TensorSpec, ...], words: list[int]) -> dict[str, str
     made, real = [], []
     floats = all(one.dtype == "float32" for one in tensors)
     for number, (tensor, offset) in enumerate(zip(tensors, _offsets(tensors), strict=True)):
-        kind, name, size = _TYPES[tensor.dtype]
+        (kind, name), size = _type(tensor), np.dtype(tensor.dtype).itemsize
         place = f"values + {offset}" if floats else f"raw + {sum(words[:number])}"
         made.append(
             f"    static const int64_t shape_{number}[] = {{{_shape(tensor)}}};\n"
             f"    if (make(&outputs[{number}], {place}, {size_of(tensor) * size}, shape_{number}, "
-            f"{len(tensor.shape)}, ONNX_TENSOR_ELEMENT_DATA_TYPE_{name})) return -1;"
+            f"{len(tensor.shape)}, {name})) return -1;"
         )
         value = f"(float)((const {kind} *)(raw + {sum(words[:number])}))[i]"
         if tensor.quantization is not None:

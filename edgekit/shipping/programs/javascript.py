@@ -78,16 +78,14 @@ def _write(artifact: ExportedArtifact, runs_in: Literal["web", "node"]) -> Progr
         "ANSWER": ANSWERS[contract.task],
         "SOURCE": "its file's name" if runs_in == "node" else "an image, a canvas, a video",
         "IMPORTS": js(_MODULES.get(engine, {})),
+        "STEP": f"(step - {texts.get('ZERO')}) * {texts.get('SCALE')}" if artifact.float_sides else "step",
+        "VALUE": "nearest(Math.fround(x))" if tensor.quantization or entry.inputs[0].quantization else "x",
+        "FILLED": f"answer[{texts['COUNT']}][0]" if facts.get("count") else texts.get("CANDIDATES", ""),
+        "LABEL": "labels[index] ?? String(index)" if contract.labels else "String(index)",
+        "SURE": "1 / (1 + Math.exp(-sure))" if facts.get("sigmoid") else "sure",
         **shown(contract.task),
     }  # fmt: skip
-    facts |= {
-        "node": runs_in == "node",
-        "web": runs_in == "web",
-        "onnx": entry.format == "onnx",
-        "tflite": entry.format == "tflite",
-        "float_sides": artifact.float_sides,
-        "metrics": False,
-    }
+    facts |= {"node": runs_in == "node", "web": runs_in == "web", "metrics": False}
     files = {
         "golden.bin": golden_bin(artifact)[0],
         "predict.js": fill("predict.js", texts, facts).encode(),

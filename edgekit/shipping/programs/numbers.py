@@ -85,7 +85,6 @@ def fillings(artifact: ExportedArtifact, literal: Literal, texts_of: Callable[[s
     literal: of a name in the answer. texts_of: of a sentence."""
     contract, tensor = artifact.contract, artifact.entry.inputs[0]
     picture, quantization = artifact.picture, tensor.quantization
-    limits = None if tensor.dtype == "float32" else np.iinfo(tensor.dtype)
     embedding, labels = contract.embedding, contract.labels or ()
     texts = {
         "TITLE": artifact.title,
@@ -95,15 +94,18 @@ def fillings(artifact: ExportedArtifact, literal: Literal, texts_of: Callable[[s
         "DIFFERS": texts_of(f"differs: the golden answers are of {artifact.maker}"),
         "LABELS_SUM": str(zlib.adler32("\n".join(labels).encode())),
         "SCORES": literal(contract.outputs[0].name),
-        "VECTOR": literal(embedding.output) if embedding else "",
+        "VECTOR": literal(embedding.output if embedding else contract.outputs[0].name),
     }
-    if limits is not None and quantization is not None:
+    if quantization is not None:
+        limits = np.iinfo(tensor.dtype)
         texts |= {"LEAST": str(limits.min), "MOST": str(limits.max), "ZERO": str(quantization.zero_point)}
         texts |= {"SCALE": float32(quantization.scale)}
     facts = {
+        "tflite": artifact.entry.format == "tflite",
+        "onnx": artifact.entry.format == "onnx",
+        "ncnn": artifact.entry.format == "ncnn",
         "picture": picture is not None,
         "quantized": quantization is not None,
-        "planar": tensor.layout == "NCHW",
         "labels": contract.labels is not None,
         "sums": contract.labels is not None or picture is not None,
         "classes": contract.task == "classification",
@@ -115,7 +117,7 @@ def fillings(artifact: ExportedArtifact, literal: Literal, texts_of: Callable[[s
         "normalize": embedding is not None and embedding.normalize,
     }
     if picture is not None:
-        more, also = _picture(picture)
+        more, also = _picture(picture, tensor.layout == "NCHW")
         texts, facts = texts | more, facts | also
     if contract.detection is not None:
         more, also = detection(artifact, contract.detection, literal)
@@ -137,7 +139,7 @@ def _floats(values: NDArray[Any]) -> str:
     return ", ".join(float32(value) for value in values)
 
 
-def _picture(image: ImageSpec) -> tuple[Texts, Facts]:
+def _picture(image: ImageSpec, planar: bool) -> tuple[Texts, Facts]:
     mean, std = np.asarray(image.mean, np.float32), np.asarray(image.std, np.float32)
     tried = [(2 * image.width + 37, image.height // 2 + 11), (image.width + image.width // 3 + 1, 2 * image.height + 3)]
     texts = {
@@ -146,6 +148,9 @@ def _picture(image: ImageSpec) -> tuple[Texts, Facts]:
         "CHANNELS": str(image.channels),
         "CROP": repr(image.crop),
         "PADDING": str(PADDING),
+        "TALL_FIRST": str(int(int(pillow().__version__.partition(".")[0]) >= 13)),  # earlier ones scale rows first
+        "CHANNEL_STEP": str(image.width * image.height if planar else 1),
+        "PIXEL_STEP": str(1 if planar else image.channels),
         "INTERPOLATION": image.interpolation,
         "REACH": "2" if image.interpolation == "bicubic" else "1",
         "MEAN": _floats(mean),
@@ -155,10 +160,10 @@ def _picture(image: ImageSpec) -> tuple[Texts, Facts]:
         **{f"PICTURE_{n}": f"{w}, {h}, {_sum_of_pixels(w, h, image)}" for n, (w, h) in enumerate(tried, 1)},
     }
     facts = {name: image.resize == name for name in ("stretch", "letterbox")}
+    facts |= {"crop": image.resize == "center-crop"}
     facts |= {name: image.interpolation == name for name in ("nearest", "bilinear", "bicubic")}
     facts |= {name: image.color == name for name in ("gray", "rgb", "bgr")}
-    tall_first = int(pillow().__version__.partition(".")[0]) >= 13  # earlier ones scale rows first, always
-    return texts, facts | {"crop": image.resize == "center-crop", "tall_first": tall_first}
+    return texts, facts
 
 
 def _sum_of_pixels(width: int, height: int, image: ImageSpec) -> int:
@@ -203,7 +208,7 @@ def detection(artifact: ExportedArtifact, spec: DetectionSpec, literal: Literal)
         "END": str(columns - int(spec.background == "last")),
         "SHIFT": str(first),
         "THRESHOLD": float32(spec.score_threshold),
-        "IOU": repr(float(spec.iou_threshold)),
+        "IOU": repr(1.0 if spec.suppressed else float(spec.iou_threshold)),  # nothing overlaps by more than all
         "MOST_BOXES": str(spec.max_boxes),
         "SPAN_X": repr(picture.width / spec.span[0]),
         "SPAN_Y": repr(picture.height / spec.span[1]),
@@ -215,7 +220,6 @@ def detection(artifact: ExportedArtifact, spec: DetectionSpec, literal: Literal)
         "softmax": spec.activation == "softmax",
         "sigmoid": spec.activation == "sigmoid",
         "objectness": spec.row == "box objectness scores",
-        "suppressed": spec.suppressed,
         "class_aware": spec.class_aware,
     }
     return texts, facts

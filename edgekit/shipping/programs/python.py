@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgekit.shipping.programs.artifact import FLOAT_STEP, ExportedArtifact, Program
-from edgekit.shipping.programs.numbers import detection
+from edgekit.shipping.programs.artifact import ExportedArtifact, Program
+from edgekit.shipping.programs.numbers import fillings
 from edgekit.shipping.programs.template import fill, js
 from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.contract.kinds import kind_of, pictures
-from edgekit_runtime.contract.picture import PADDING
 from edgekit_runtime.contract.pixels import pixel_step
 from edgekit_runtime.contract.spec import ImageSpec, InputContract, TensorSpec
 from edgekit_runtime.engines.registry import ENGINES, pick
@@ -41,8 +40,8 @@ def _script(artifact: ExportedArtifact, packages: tuple[str, ...]) -> str:
     ]
     steps = artifact.steps
     allowed = {one.name: one.quantization.scale * steps if one.quantization else None for one in entry.outputs}
-    texts = {
-        "TITLE": artifact.title,
+    texts, facts = fillings(artifact, repr, repr)
+    texts |= {
         "PACKAGES": " ".join(packages),
         "FREE_BATCH": _free_batch(entry),
         "HALF": repr(entry.precision == "float16"),
@@ -53,34 +52,15 @@ def _script(artifact: ExportedArtifact, packages: tuple[str, ...]) -> str:
         "ANSWERS": "\n".join(
             f"        {tensor.name!r}: {_dequantized(f'y[{n}][0]', tensor)}," for n, tensor in enumerate(entry.outputs)
         ),
-        "SCORES": repr(contract.outputs[0].name),
         "SHAPES": repr({tensor.name: contract.input(tensor.name).shape for tensor in entry.inputs}),
         "ALLOWED": repr(allowed),
         "EXAMPLES": repr(len(artifact.examples)),
         "GOLDEN_ITEMS": ", ".join(f"golden[f'{{number}}.in.' + {tensor.name!r}]" for tensor in entry.inputs),
-        "FLOAT_STEP": repr(steps * FLOAT_STEP),
-        "DIFFERS": repr(f"differs: the golden answers are of {artifact.maker}; another release may round otherwise"),
-        **_picture_texts(picture),
     }
-    embedding, head = contract.embedding, contract.detection if picture is not None else None
-    facts = {
-        "tflite": entry.format == "tflite",
-        "onnx": entry.format == "onnx",
-        "ncnn": entry.format == "ncnn",
-        "picture": picture is not None,
-        "classes": contract.task == "classification",
-        "logits": contract.scores == "logits",
-        "boxes": head is not None,
-        "vector": embedding is not None,
-        "raw": contract.task != "classification" and head is None and embedding is None,
-        "labels": contract.labels is not None,
-        "stretch": picture is not None and picture.resize == "stretch",
-        "crop": picture is not None and picture.resize == "center-crop",
-        "letterbox": picture is not None and picture.resize == "letterbox",
-    }
-    more, also = detection(artifact, head, repr) if head is not None else ({}, {})
-    texts["VECTOR"] = repr(embedding.output if embedding is not None else "")
-    return fill("run.py.txt", {**texts, **more}, facts | also)
+    if picture is not None:
+        texts |= {"MODE": '"L"' if picture.color == "gray" else '"RGB"', "METHOD": picture.interpolation.upper()}
+        texts["ORDER"] = "[:, :, ::-1]" if picture.color == "bgr" else ""
+    return fill("run.py.txt", texts, facts)
 
 
 def _free_batch(entry: ArtifactEntry) -> str:
@@ -120,23 +100,6 @@ def _dequantized(value: str, tensor: TensorSpec) -> str:
         return value
     scale, zero = tensor.quantization.scale, tensor.quantization.zero_point
     return f"({value}.astype(np.float32) - {zero}) * np.float32({scale!r})"
-
-
-def _picture_texts(picture: ImageSpec | None) -> dict[str, str]:
-    """What places a picture as `contract.geometry.place` does."""
-    if picture is None:
-        return {}
-    gray = picture.color == "gray"
-    return {
-        "MODE": '"L"' if gray else '"RGB"',
-        "WIDTH": str(picture.width),
-        "HEIGHT": str(picture.height),
-        "CHANNELS": str(picture.channels),
-        "CROP": repr(picture.crop),
-        "METHOD": picture.interpolation.upper(),
-        "PADDING": repr(PADDING if gray else (PADDING,) * 3),
-        "ORDER": "[:, :, ::-1]" if picture.color == "bgr" else "",
-    }
 
 
 def _frigate(artifact: ExportedArtifact) -> dict[str, bytes]:

@@ -25,36 +25,33 @@ class Predictor(context: Context) : AutoCloseable {
 
     /** The bitmap is upright and ARGB_8888. */
     fun predict(bitmap: Bitmap) = bitmap.run {
-//? region
+//? crop
         val scale = min(width / __WIDTH__.0, height / __HEIGHT__.0) * __CROP__
         val w = max(1, round(__WIDTH__ * scale).toInt())
         val h = max(1, round(__HEIGHT__ * scale).toInt())
-        val left = (width - w) / 2
-        val top = (height - h) / 2
-        val region = RectF(left / width.toFloat(), top / height.toFloat(), (left + w) / width.toFloat(), (top + h) / height.toFloat())
+        val left = ((width - w) / 2).toFloat()
+        val top = ((height - h) / 2).toFloat()
+//.
+//? letterbox
+        val scale = min(__WIDTH__.0 / width, __HEIGHT__.0 / height)
+        val w = max(1, round(__WIDTH__ / scale).toInt())
+        val h = max(1, round(__HEIGHT__ / scale).toInt())
+        val left = round(-((__WIDTH__ - max(1, round(width * scale).toInt())) / 2) / scale).toFloat()
+        val top = round(-((__HEIGHT__ - max(1, round(height * scale).toInt())) / 2) / scale).toFloat()
+//.
+//? region
+        val region = RectF(left / width, top / height, (left + w) / width, (top + h) / height)
         val options = ImageProcessingOptions.builder().setRegionOfInterest(region).build()
         task.__VERB__(BitmapImageBuilder(bitmap).build(), options).__KOTLIN_ANSWER__
 //.
 //? frame
-//? letterbox
-        val scale = min(__WIDTH__.0 / width, __HEIGHT__.0 / height)
-        val left = round(-((__WIDTH__ - max(1, round(width * scale).toInt())) / 2) / scale).toFloat()
-        val top = round(-((__HEIGHT__ - max(1, round(height * scale).toInt())) / 2) / scale).toFloat()
-        val framed = Bitmap.createBitmap(max(1, round(__WIDTH__ / scale).toInt()), max(1, round(__HEIGHT__ / scale).toInt()), Bitmap.Config.ARGB_8888)
-//.
-//? crop
-        val scale = min(width / __WIDTH__.0, height / __HEIGHT__.0) * __CROP__
-        val framed = Bitmap.createBitmap(max(1, round(__WIDTH__ * scale).toInt()), max(1, round(__HEIGHT__ * scale).toInt()), Bitmap.Config.ARGB_8888)
-        val left = ((width - framed.width) / 2).toFloat()
-        val top = ((height - framed.height) / 2).toFloat()
-//.
+        val framed = Bitmap.createBitmap(w, h, Bitmap.Config.ARGB_8888)
         Canvas(framed).apply { drawColor(Color.rgb(__PADDING__, __PADDING__, __PADDING__)) }.drawBitmap(bitmap, -left, -top, null)
+        val answer = task.__VERB__(BitmapImageBuilder(framed).build()).__KOTLIN_ANSWER__
 //? boxes
-        task.__VERB__(BitmapImageBuilder(framed).build()).__KOTLIN_ANSWER__.onEach { it.boundingBox().offset(left, top) }
+        answer.forEach { it.boundingBox().offset(left, top) }
 //.
-//? not boxes
-        task.__VERB__(BitmapImageBuilder(framed).build()).__KOTLIN_ANSWER__
-//.
+        answer
 //.
 //? stretch
         task.__VERB__(BitmapImageBuilder(bitmap).build()).__KOTLIN_ANSWER__

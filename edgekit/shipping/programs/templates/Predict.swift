@@ -19,25 +19,24 @@ __SWIFT_OPTIONS__
 //? not stretch
     let width = (image.size.width * image.scale).rounded(), height = (image.size.height * image.scale).rounded()
 //.
-//? region
-    let scale = min(width / __WIDTH__, height / __HEIGHT__) * __CROP__
-    let w = max(1, (__WIDTH__ * scale).rounded(.toNearestOrEven)), h = max(1, (__HEIGHT__ * scale).rounded(.toNearestOrEven))
-    let left = ((width - w) / 2).rounded(.down), top = ((height - h) / 2).rounded(.down)
-    let region = CGRect(x: left / width, y: top / height, width: w / width, height: h / height)
-    return try task.__VERB__(image: MPImage(uiImage: image), regionOfInterest: region).__SWIFT_ANSWER__
-//.
-//? frame
-//? letterbox
-    let scale = min(__WIDTH__ / width, __HEIGHT__ / height)
-    let left = (-((__WIDTH__ - max(1, (width * scale).rounded(.toNearestOrEven))) / 2).rounded(.down) / scale).rounded(.toNearestOrEven)
-    let top = (-((__HEIGHT__ - max(1, (height * scale).rounded(.toNearestOrEven))) / 2).rounded(.down) / scale).rounded(.toNearestOrEven)
-    let w = max(1, (__WIDTH__ / scale).rounded(.toNearestOrEven)), h = max(1, (__HEIGHT__ / scale).rounded(.toNearestOrEven))
-//.
 //? crop
     let scale = min(width / __WIDTH__, height / __HEIGHT__) * __CROP__
     let w = max(1, (__WIDTH__ * scale).rounded(.toNearestOrEven)), h = max(1, (__HEIGHT__ * scale).rounded(.toNearestOrEven))
     let left = ((width - w) / 2).rounded(.down), top = ((height - h) / 2).rounded(.down)
 //.
+//? letterbox
+    let scale = min(__WIDTH__ / width, __HEIGHT__ / height)
+    let w = max(1, (__WIDTH__ / scale).rounded(.toNearestOrEven)), h = max(1, (__HEIGHT__ / scale).rounded(.toNearestOrEven))
+    let around = { (side: CGFloat, own: CGFloat) in
+      (-((side - max(1, (own * scale).rounded(.toNearestOrEven))) / 2).rounded(.down) / scale).rounded(.toNearestOrEven)
+    }
+    let left = around(__WIDTH__, width), top = around(__HEIGHT__, height)
+//.
+//? region
+    let region = CGRect(x: left / width, y: top / height, width: w / width, height: h / height)
+    return try task.__VERB__(image: MPImage(uiImage: image), regionOfInterest: region).__SWIFT_ANSWER__
+//.
+//? frame
     let format = UIGraphicsImageRendererFormat()
     format.scale = 1
     let framed = UIGraphicsImageRenderer(size: CGSize(width: w, height: h), format: format).image { context in

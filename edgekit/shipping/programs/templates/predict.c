@@ -9,6 +9,10 @@
 //? labels
 #include "labels.h"
 
+#define LABEL(index) ((index) < (int)(sizeof LABELS / sizeof *LABELS) ? LABELS[index] : "")
+//.
+//? not labels
+#define LABEL(index) ""
 //.
 #define OUTPUTS __OUTPUT_COUNT__
 
@@ -72,12 +76,7 @@ static void fill_table(void) {
 static void fill_tensor(const predict_item *pixels) {
     for (int at = 0; at < WIDTH * HEIGHT; at++)
         for (int c = 0; c < CHANNELS; c++)
-//? planar
-            tensor[c * WIDTH * HEIGHT + at] = table[c][pixels[at * CHANNELS + c]];
-//.
-//? not planar
-            tensor[at * CHANNELS + c] = table[c][pixels[at * CHANNELS + c]];
-//.
+            tensor[c * __CHANNEL_STEP__ + at * __PIXEL_STEP__] = table[c][pixels[at * CHANNELS + c]];
 }
 //.
 //? not picture
@@ -161,12 +160,7 @@ static void place(void) {
     inner_w = at_least_one(width * scale), inner_h = at_least_one(height * scale);
     x0 = (WIDTH - inner_w) / 2, y0 = (HEIGHT - inner_h) / 2;
 //.
-//? tall_first
-    tall = cut_h > inner_h && cut_h - inner_h > 2 * (cut_w - inner_w); /* then columns first are less to do */
-//.
-//? not tall_first
-    tall = 0;
-//.
+    tall = __TALL_FIRST__ && cut_h > inner_h && cut_h - inner_h > 2 * (cut_w - inner_w); /* then columns first are less to do */
 }
 
 static void free_taps(taps *t) {
@@ -331,12 +325,7 @@ static int read_answer(const float *answer, predict_answer answers[PREDICT_MOST]
         int at = count < PREDICT_MOST ? count++ : PREDICT_MOST;
         for (; at > 0 && answers[at - 1].score < answer[i]; at--)
             if (at < PREDICT_MOST) answers[at] = answers[at - 1];
-//? labels
-        if (at < PREDICT_MOST) answers[at] = (predict_answer){LABELS[i], i, answer[i]};
-//.
-//? not labels
-        if (at < PREDICT_MOST) answers[at] = (predict_answer){"", i, answer[i]};
-//.
+        if (at < PREDICT_MOST) answers[at] = (predict_answer){LABEL(i), i, answer[i]};
     }
 //? logits
     for (int i = 0; i < count; i++) answers[i].score = (float)(exp(answers[i].score - most) / sum);
@@ -351,7 +340,6 @@ typedef struct {
     int index;
 } candidate;
 
-//? not suppressed
 static double side(double far, double near) { return far > near ? far - near : 0; }
 
 static double area(const double *a) { return side(a[2], a[0]) * side(a[3], a[1]); }
@@ -366,7 +354,6 @@ static int same_object(const candidate *one, const candidate *other) {
     return common > __IOU__ * (area(a) + area(b) - common);
 }
 
-//.
 static float inside(double x, int most) { return (float)(x < 0 ? 0 : x > most ? most : x); }
 
 static int read_answer(const float *answer, predict_answer answers[PREDICT_MOST]) {
@@ -397,12 +384,8 @@ static int read_answer(const float *answer, predict_answer answers[PREDICT_MOST]
         score = 1 / (1 + exp(-score));
 //.
 //? objectness
-//? sigmoid
-        score *= 1 / (1 + exp(-(double)boxes[4 * __BOX_NEXT__ + i * __BOX_STEP__]));
-//.
-//? not sigmoid
-        score *= boxes[4 * __BOX_NEXT__ + i * __BOX_STEP__];
-//.
+        double sure = boxes[4 * __BOX_NEXT__ + i * __BOX_STEP__];
+        score *= __SURE__;
 //.
         if (!((float)score >= (float)__THRESHOLD__) || !(index >= 0 && index < 1 << 30)) continue;
         const float *at = boxes + i * __BOX_STEP__;
@@ -418,21 +401,11 @@ static int read_answer(const float *answer, predict_answer answers[PREDICT_MOST]
             if (found[i].score > found[best].score) best = i;
         candidate one = found[best];
         for (int i = 0; i < left_over; i++)
-//? suppressed
-            if (i != best) found[next++] = found[i];
-//.
-//? not suppressed
             if (i != best && !same_object(&one, &found[i])) found[next++] = found[i];
-//.
         left_over = next;
         predict_answer *made = &answers[kept];
         made->index = one.index, made->score = one.score;
-//? labels
-        made->label = one.index < (int)(sizeof LABELS / sizeof *LABELS) ? LABELS[one.index] : "";
-//.
-//? not labels
-        made->label = "";
-//.
+        made->label = LABEL(one.index);
         made->left = inside(left + (one.box[0] - x0) * scale_x, width);
         made->top = inside(top + (one.box[1] - y0) * scale_y, height);
         made->right = inside(left + (one.box[2] - x0) * scale_x, width);
@@ -442,7 +415,7 @@ static int read_answer(const float *answer, predict_answer answers[PREDICT_MOST]
     return kept;
 }
 //.
-//? vector
+//? not named
 static int read_answer(const float *answer, predict_answer answers[PREDICT_MOST]) {
     memcpy(answers, answer + __VECTOR__, PREDICT_MOST * sizeof *answers);
 //? normalize
@@ -450,12 +423,6 @@ static int read_answer(const float *answer, predict_answer answers[PREDICT_MOST]
     for (int i = 0; i < PREDICT_MOST; i++) sum += (double)answers[i] * answers[i];
     for (int i = 0; sum > 0 && i < PREDICT_MOST; i++) answers[i] = (float)(answers[i] / sqrt(sum));
 //.
-    return PREDICT_MOST;
-}
-//.
-//? raw
-static int read_answer(const float *answer, predict_answer answers[PREDICT_MOST]) {
-    memcpy(answers, answer, PREDICT_MOST * sizeof *answers);
     return PREDICT_MOST;
 }
 //.

@@ -47,13 +47,8 @@ const opened = () => (model ??= open().catch((error) => {
 
 //? onnx
 async function open() {
-//? node
   const options = { extra: { session: { x64quantprecision: "1" } } }; // or 8 bits saturate on x86 without VNNI
   return ort.InferenceSession.create(await bytes(new URL("./model.onnx", import.meta.url)), options);
-//.
-//? web
-  return ort.InferenceSession.create(await bytes(new URL("./model.onnx", import.meta.url)));
-//.
 }
 
 /** The engine's raw outputs, in the order of OUTPUTS. */
@@ -90,15 +85,10 @@ export async function run(item) {
 }
 
 //? quantized
-/** The nearest step of the network's input. */
+/** The nearest step of the network's input; where the file takes floats, its real number. */
 function nearest(real) {
   const step = Math.min(__MOST__, Math.max(__LEAST__, even(Math.fround(real / __SCALE__)) + __ZERO__));
-//? float_sides
-  return (step - __ZERO__) * __SCALE__; // which the model's first operator makes that step again
-//.
-//? not float_sides
-  return step;
-//.
+  return __STEP__;
 }
 
 //.
@@ -116,14 +106,9 @@ const TABLE = [__FACTOR__].map((factor, c) => __ARRAY__.from({ length: 256 }, (_
 
 /** Pixels [height, width, channels] -> the tensor that the model takes. */
 export function tensorOf(pixels) {
-  const tensor = new __ARRAY__(pixels.length), area = WIDTH * HEIGHT;
-  for (let at = 0, from = 0; at < area; at++) {
-//? planar
-    for (let c = 0; c < CHANNELS; c++) tensor[c * area + at] = TABLE[c][pixels[from++]];
-//.
-//? not planar
-    for (let c = 0; c < CHANNELS; c++, from++) tensor[from] = TABLE[c][pixels[from]];
-//.
+  const tensor = new __ARRAY__(pixels.length);
+  for (let at = 0, from = 0; at < WIDTH * HEIGHT; at++) {
+    for (let c = 0; c < CHANNELS; c++) tensor[c * __CHANNEL_STEP__ + at * __PIXEL_STEP__] = TABLE[c][pixels[from++]];
   }
   return tensor;
 }
@@ -232,13 +217,8 @@ export function render({ data, width, height }) {
 //.
     }
   }
-//? tall_first
-  const tall = cutH > h && cutH - h > 2 * (cutW - w); // then the other order has less to do
+  const tall = __TALL_FIRST__ && cutH > h && cutH - h > 2 * (cutW - w); // then the other order has less to do
   const scaled = tall ? across(down(cut, cutW, cutH, h), cutW, h, w) : down(across(cut, cutW, cutH, w), w, cutH, h);
-//.
-//? not tall_first
-  const scaled = down(across(cut, cutW, cutH, w), w, cutH, h);
-//.
   const pixels = clipped(WIDTH * HEIGHT).fill(__PADDING__), row = w * CHANNELS;
   for (let y = 0; y < h; y++) pixels.set(scaled.subarray(y * row, (y + 1) * row), ((y0 + y) * WIDTH + x0) * CHANNELS);
   const scaleX = cutW / w, scaleY = cutH / h;
@@ -278,12 +258,7 @@ export async function predict(picture) {
 //? not picture
 /** One item -> the tensor that the model takes. */
 export function tensorOf(item) {
-//? quantized
-  return __ARRAY__.from(item, (x) => nearest(Math.fround(x)));
-//.
-//? not quantized
-  return __ARRAY__.from(item);
-//.
+  return __ARRAY__.from(item, (x) => __VALUE__);
 }
 
 /** __ANSWER__ item: __ITEM__. */
@@ -295,33 +270,21 @@ export async function predict(item) {
 //? classes
 /** The five best classes of an answer, best first. */
 export function read(answer) {
-  const values = Array.from(answer[__SCORES__]);
+  let scores = Array.from(answer[__SCORES__]);
 //? logits
-  const most = Math.max(...values), powers = values.map((x) => Math.exp(x - most));
-  const sum = powers.reduce((a, b) => a + b, 0), scores = powers.map((x) => x / sum);
-//.
-//? not logits
-  const scores = values;
+  const most = Math.max(...scores), powers = scores.map((x) => Math.exp(x - most));
+  const sum = powers.reduce((a, b) => a + b, 0);
+  scores = powers.map((x) => x / sum);
 //.
   const order = scores.map((_, index) => index).sort((a, b) => scores[b] - scores[a]);
-//? labels
-  return order.slice(0, 5).map((index) => ({ label: labels[index], index, score: scores[index] }));
-//.
-//? not labels
-  return order.slice(0, 5).map((index) => ({ label: String(index), index, score: scores[index] }));
-//.
+  return order.slice(0, 5).map((index) => ({ label: __LABEL__, index, score: scores[index] }));
 }
 //.
 //? boxes
 /** The boxes of an answer in pixels of the picture, best first. */
 export function read(answer, { width, height, left, top, scaleX, scaleY }) {
   const rows = answer[__BOXES__], table = answer[__SCORES__];
-//? count
-  const count = Math.min(__CANDIDATES__, Math.max(0, Math.trunc(answer[__COUNT__][0])));
-//.
-//? not count
-  const count = __CANDIDATES__;
-//.
+  const count = Math.min(__CANDIDATES__, Math.max(0, Math.trunc(__FILLED__)));
   const found = [];
   for (let i = 0; i < count; i++) {
     let score, index;
@@ -345,12 +308,8 @@ export function read(answer, { width, height, left, top, scaleX, scaleY }) {
     score = 1 / (1 + Math.exp(-score));
 //.
 //? objectness
-//? sigmoid
-    score *= 1 / (1 + Math.exp(-rows[4 * __BOX_NEXT__ + i * __BOX_STEP__]));
-//.
-//? not sigmoid
-    score *= rows[4 * __BOX_NEXT__ + i * __BOX_STEP__];
-//.
+    const sure = rows[4 * __BOX_NEXT__ + i * __BOX_STEP__];
+    score *= __SURE__;
 //.
     score = Math.fround(score);
     if (!(score >= __THRESHOLD__) || !(index >= 0)) continue;
@@ -362,30 +321,17 @@ export function read(answer, { width, height, left, top, scaleX, scaleY }) {
   const kept = [];
   for (const one of found) {
     if (kept.length === __MOST_BOXES__) break;
-//? suppressed
-    kept.push(one);
-//.
-//? not suppressed
     if (!kept.some((other) => sameObject(one, other))) kept.push(one);
-//.
   }
   const inside = (x, most) => Math.min(most, Math.max(0, x));
   return kept.map(({ index, score, box }) => ({
-//? labels
-    label: labels[index] ?? String(index),
-//.
-//? not labels
-    label: String(index),
-//.
-    index,
-    score,
+    label: __LABEL__, index, score,
     left: inside(left + box[0] * scaleX, width),
     top: inside(top + box[1] * scaleY, height),
     right: inside(left + box[2] * scaleX, width),
     bottom: inside(top + box[3] * scaleY, height),
   })).filter((box) => box.right > box.left && box.bottom > box.top);
 }
-//? not suppressed
 
 /** Whether the intersection over the union exceeds the threshold. Boxes: left, top, right, bottom. */
 function sameObject({ index, box: a }, { index: other, box: b }) {
@@ -397,18 +343,15 @@ function sameObject({ index, box: a }, { index: other, box: b }) {
   return common > __IOU__ * (area(a) + area(b) - common);
 }
 //.
-//.
 //? vector
 /** The vector of an answer. */
 export function read(answer) {
   const vector = answer[__VECTOR__];
 //? normalize
   const length = Math.sqrt(vector.reduce((sum, x) => sum + x * x, 0));
-  return length ? vector.map((x) => x / length) : vector;
+  if (length) return vector.map((x) => x / length);
 //.
-//? not normalize
   return vector;
-//.
 }
 //.
 //? raw
