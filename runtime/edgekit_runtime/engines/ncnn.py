@@ -4,11 +4,13 @@ Rules:
 - ncnn trusts its files: `ncnn_structure` checks the bytes here again, and ncnn gets text made of what they hold;
 - weights are read through a link to memory: no decrypted model touches a disk, and a reader of files stops at the end;
 - an artifact of 32-bit floats is computed in 32 bits, one of 16-bit floats in 16 where the processor has them;
-- threads wait asleep: ncnn's would spin for 20 ms after each layer.
+- threads wait asleep: ncnn's would spin for 20 ms after each layer;
+- with `kernels="vulkan"` it runs on a GPU. One that fails during a request answers it, and all later ones, on the CPU.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import TensorSpec
-from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, check_inputs
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, check_inputs, quiet_stderr
 from edgekit_runtime.modelfile.ncnn_structure import NcnnNetwork, read_network
 from edgekit_runtime.system.errors import EngineError, ModelFileError
+from edgekit_runtime.system.records import replace
 
+_LOG = logging.getLogger("edgekit_runtime.engines")
 _HALF = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic")
 
 
@@ -32,14 +36,9 @@ class NcnnEngine(Engine):
             network = read_network(data)
         except ModelFileError as error:
             raise EngineError(f"ncnn {info.version} refuses the artifact: {error.what}") from error
-        self._module, self._net, self.info = module, module.Net(), info
-        options = self._net.opt
-        options.num_threads, options.openmp_blocktime, options.use_vulkan_compute = info.threads, 0, False
-        options.use_bf16_storage = False
-        for name in _HALF:
-            setattr(options, name, network.half)
-        if _load(self._net, network) != 0:
-            raise EngineError(f"ncnn {info.version} refuses the artifact")
+        self._module, self.info = module, info
+        self._spare = network if info.kernels == "vulkan" else None
+        self._net: Any = self._open(network)
         self.inputs, self.outputs = (
             tuple(TensorSpec(side.name, side.name, "float32", side.shape) for side in sides)
             for sides in (network.inputs, network.outputs)
@@ -49,6 +48,34 @@ class NcnnEngine(Engine):
         if self._net is None:
             raise EngineError("the engine was closed", do="Open the bundle again")
         check_inputs(self, inputs)
+        try:
+            return self._answer(inputs)
+        except EngineError as error:
+            if self._spare is None:
+                raise
+            _LOG.warning("ncnn answers on the CPU from now on: the GPU failed: %s", error.what)
+            self.info = replace(self.info, kernels="default")
+            self._net, self._spare = self._open(self._spare), None
+            return self._answer(inputs)
+
+    def _open(self, network: NcnnNetwork) -> Any:
+        """A loaded network. Raises EngineError."""
+        vulkan, net = self.info.kernels == "vulkan", self._module.Net()
+        with quiet_stderr():  # it lists the devices
+            devices = self._module.get_gpu_count() if vulkan else 0
+        if vulkan and not devices:
+            raise EngineError("no Vulkan driver offers a GPU here", where=self.info.name, do="Install the GPU's driver")
+        options = net.opt
+        options.num_threads, options.openmp_blocktime, options.use_vulkan_compute = self.info.threads, 0, vulkan
+        options.use_bf16_storage = False
+        for name in _HALF:
+            setattr(options, name, network.half)
+        if _load(net, network) != 0 or net.opt.use_vulkan_compute != vulkan:
+            on = " on the GPU" if vulkan else ""
+            raise EngineError(f"{self.info.name} {self.info.version} refuses the artifact{on}")
+        return net
+
+    def _answer(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         found = []
         with self._net.create_extractor() as extractor:
             for spec, array in zip(self.inputs, inputs, strict=True):
@@ -62,7 +89,7 @@ class NcnnEngine(Engine):
         return found
 
     def close(self) -> None:
-        self._net = None
+        self._net = self._spare = None
 
 
 def _load(net: Any, network: NcnnNetwork) -> int:

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
     from edgekit_runtime.contract.spec import TensorSpec
 
-Kernels = Literal["default", "plain", "reference", "fast"]
+Kernels = Literal["default", "plain", "reference", "fast", "vulkan"]
 """Sets of kernels.
 
 default: the engine's choice, XNNPACK for TFLite.
 plain: TFLite's optimized kernels without XNNPACK.
 reference: TFLite's reference kernels, slow, with the same bits on every processor.
 fast: on an x86 without VNNI 16-bit sums of products, which saturate, in ONNX Runtime and OpenVINO.
+vulkan: ncnn's shaders, on the best GPU that a Vulkan driver offers; offered where such a driver is installed.
 """
 
 Arithmetic = Literal["exact", "fast"]
@@ -166,7 +167,7 @@ ENGINES = {
     ),
     "ncnn": EngineKind(
         ("ncnn",), "ncnn", "ncnn", "run ncnn artifacts, also on 32-bit boards", "ncnn:NcnnEngine", "ncnn",
-        on_boards=True,
+        on_boards=True, kernels=("default", "vulkan"),
     ),
     "tensorrt": EngineKind(
         ("onnx",), "tensorrt", "tensorrt", "run ONNX artifacts on an NVIDIA GPU", "tensorrt:TensorRtEngine", "tensorrt",

@@ -37,7 +37,7 @@ from edgekit_runtime.system.strict_json import json_text, read_json
 Pin = Literal["primary"]
 MOST = 24
 """Candidates that are tried at most."""
-_WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
+_WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums", "vulkan": "Vulkan"}
 _MOST_BYTES = 1 << 20
 How = Literal["measured", "stored", "default"]
 
@@ -87,7 +87,7 @@ class TuningCandidate:
 
     @property
     def on_gpu(self) -> bool:
-        return on_gpu(self.engine)
+        return on_gpu(self.engine) or self.kernels == "vulkan"
 
     @property
     def label(self) -> str:
@@ -101,11 +101,17 @@ class TuningCandidate:
 
 
 def candidates(
-    manifest: Manifest, installed: Mapping[str, str], wanted: TuningOptions, *, cores: int, cpu: Cpu | None = None
+    manifest: Manifest,
+    installed: Mapping[str, str],
+    wanted: TuningOptions,
+    *,
+    cores: int,
+    cpu: Cpu | None = None,
+    vulkan: bool = False,
 ) -> tuple[TuningCandidate, ...]:
     """Most promising first; empty if no engine for any artifact is installed.
 
-    cpu: None for this machine's.
+    cpu: None for this machine's. vulkan: whether it has a driver of Vulkan.
     """
     may_saturate = (cpu or this_cpu()).lacks_vnni
     default = wanted.threads or max(1, min(manifest.target.threads, cores))
@@ -124,12 +130,12 @@ def candidates(
             chosen = (wanted.delegate,) if wanted.delegate and ENGINES[name].delegates else ()
             for delegate in chosen if delegated_operators(entry.ops) else (*chosen, None):
                 fast = may_saturate and "int8" in entry.recipe
-                left_out = {"reference"} if fast else {"reference", "fast"}
+                left_out = {"reference", *(() if fast else ("fast",)), *(() if vulkan else ("vulkan",))}
                 ways: list[Kernels] = [kernels for kernels in ENGINES[name].kernels if kernels not in left_out]
                 if wanted.pin or delegate is not None:  # what a delegate leaves over is little
                     ways = ["default"]
                 for kernels in ways:
-                    for rank, threads in enumerate(counts[:1] if on_gpu(name) else counts):
+                    for rank, threads in enumerate(counts[:1] if on_gpu(name) or kernels == "vulkan" else counts):
                         first = (not on_gpu(name), delegate is None, kernels != "default", entry.role != "primary")
                         one = TuningCandidate(
                             entry.recipe, entry.blob, name, installed[name], threads, kernels, delegate

@@ -44,7 +44,7 @@ from edgekit_runtime.loading.candidates import (
     untried_candidates,
 )
 from edgekit_runtime.loading.selftest import test_failure
-from edgekit_runtime.system.board import cores, fingerprint, state_dir
+from edgekit_runtime.system.board import cores, fingerprint, state_dir, vulkan_drivers
 from edgekit_runtime.system.children import may_start, python_module
 from edgekit_runtime.system.children import run as run_child
 from edgekit_runtime.system.errors import (
@@ -102,7 +102,7 @@ class Tuner:
 
 def offered_candidates(bundle: Bundle, wanted: TuningOptions) -> tuple[TuningCandidate, ...]:
     """The candidates that could run here, most promising first."""
-    return candidates(bundle.manifest, available(), wanted, cores=cores())
+    return candidates(bundle.manifest, available(), wanted, cores=cores(), vulkan=bool(vulkan_drivers()))
 
 
 def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> TuningVerdict:
@@ -123,7 +123,7 @@ def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> 
     if any(one.on_gpu for one in offer):
         from edgekit_runtime.engines.cuda import identity
 
-        parts.append(identity())
+        parts += [identity(), *vulkan_drivers()]
     file = folder / f"{name_of(*parts)}.json"
     if (known := _read_verdict(bundle, offer, tuning, file)) is not None:
         return known

@@ -62,6 +62,16 @@ def _cpuinfo() -> list[str]:
         return []
 
 
+def vulkan_drivers() -> tuple[str, ...]:
+    """The driver manifests that Vulkan's loader finds, with their dates."""
+    named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
+    folders = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d")
+    files = (
+        named.split(os.pathsep) if named else [str(one) for folder in folders for one in Path(folder).glob("*.json")]
+    )
+    return tuple(f"{file} {Path(file).stat().st_mtime_ns}" for file in sorted(files) if Path(file).is_file())
+
+
 def cores() -> int:
     """Cores that this process may use: its affinity, if the system has one."""
     if hasattr(os, "sched_getaffinity"):

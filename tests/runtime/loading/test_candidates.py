@@ -17,7 +17,7 @@ ARM = Cpu("aarch64")
 
 
 def entry(role, recipe, blob):
-    return ArtifactEntry(role, recipe, "onnx" if recipe.startswith("onnx") else "tflite", "int8", blob, 1, (), ())
+    return ArtifactEntry(role, recipe, recipe.partition("-")[0], "int8", blob, 1, (), ())
 
 
 PRIMARY = entry("primary", "tflite-int8", "aa")
@@ -125,3 +125,15 @@ def test_nothing_unmeasured_answers_on_a_gpu_unless_nothing_else_was_asked_for()
     assert engines(untried_candidates(everything)) == ["onnxruntime"]
     asked = candidates(manifest(ONNX), GPU, TuningOptions(engine="gpu"), cores=1, cpu=ARM)
     assert untried_candidates(asked) == asked
+
+
+def test_vulkan_is_offered_behind_the_processor_and_where_a_driver_is():
+    ncnn = manifest(entry("primary", "ncnn-f32", "ee"), threads=2)
+    here = {"ncnn": "1.0"}
+    assert [one.kernels for one in candidates(ncnn, here, TuningOptions(), cores=2)] == ["default"] * 2
+    found = candidates(ncnn, here, TuningOptions(), cores=2, vulkan=True)
+    assert [one.kernels for one in found] == ["default", "default", "vulkan"]
+    assert found[-1].label == "ncnn-f32 on ncnn 1.0, GPU, Vulkan"
+    assert untried_candidates(found) == found[:2]
+    pinned = candidates(ncnn, here, TuningOptions(pin="primary"), cores=2, vulkan=True)
+    assert {one.kernels for one in pinned} == {"default"}
