@@ -73,6 +73,7 @@ SLOW = (
     "runtime/serving/test_forked.py", "runtime/system/test_rlimits.py", "runtime/system/test_scarce.py",
     "runtime/loading/test_secret_children.py",
     "shipping/test_deb.py", "shipping/test_foreign.py", "shipping/test_install.py", "shipping/test_mediapipe.py",
+    "shipping/test_mender.py",
     "shipping/test_push.py",
     "test_mutation.py",
 )  # fmt: skip

@@ -20,6 +20,7 @@ from edgekit.cli.options import (
     print_json,
     print_result,
     profile,
+    read_source,
     root,
     secret,
     shared,
@@ -372,7 +373,9 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
 
 @click.command()
 @root(help="The install root to keep up to date.")
-@broker(required=True, help="The fleet's MQTT broker: mqtts://user:password@host:8883, or file:PATH with the URL.")
+@broker(help="The fleet's MQTT broker: mqtts://user:password@host:8883, or file:PATH with the URL.")
+@click.option("--hawkbit", metavar="URL", help="Follow a hawkBit server instead: https://hawkbit.example/DEFAULT.")
+@click.option("--hawkbit-token", "token", metavar="SOURCE", help="The target's token there: env:NAME or file:PATH.")
 @device(required=True, help="This board's id, the same as in its telemetry.")
 @trust()
 @secret
@@ -385,8 +388,9 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
 )  # fmt: skip
 @as_json
 def agent(
-    root: Path, broker: str, device: str, profile: str | None, then: str | None, as_json: bool, **options: Any
-) -> int:
+    root: Path, broker: str | None, hawkbit: str | None, token: str | None, device: str, profile: str | None,
+    then: str | None, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Install what the fleet server orders, and report how it went, until Ctrl-C.
 
     Every bundle must be signed as this root or machine requires: an order alone installs nothing.
@@ -394,6 +398,8 @@ def agent(
     \b
     edgekit agent --root /var/lib/edgekit/camera --broker mqtts://porch-1:secret@broker:8883 --device porch-1
     """
+    if (broker is None) == (hawkbit is None) or (hawkbit is None) != (token is None):
+        raise click.UsageError("Pass either --broker, or --hawkbit with --hawkbit-token.")
     import logging
 
     from edgekit.cli.progress import until_signalled
@@ -408,7 +414,10 @@ def agent(
         trial=options["trial"],
         secret=options["secret"],
     )
-    given = AgentOptions(broker, device, root, asked, tuple(shlex.split(then or "")), options["spread"])
+    given = AgentOptions(
+        broker or "", device, root, asked, tuple(shlex.split(then or "")), options["spread"], hawkbit=hawkbit or "",
+        token=read_source(token, "--hawkbit-token") if token else "",
+    )  # fmt: skip
     try:
         running = Agent(given)
     except WindowError as error:

@@ -14,7 +14,7 @@ PACKAGES = {"edgekit", "edgekit_converters", "edgekit_profiles", "edgekit_runtim
 NEEDED = {
     *(
         f"edgekit/shipping/board/{name}.sh"
-        for name in ("install", "uninstall", "postinst", "prerm", "postrm", "probe", "store")
+        for name in ("install", "uninstall", "postinst", "prerm", "postrm", "probe", "store", "mender")
     ),
     "edgekit_profiles/boards/raspberry-pi-4.toml",
     "edgekit_profiles/boards/raspberry-pi-5.toml",

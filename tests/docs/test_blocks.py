@@ -43,7 +43,7 @@ ENCRYPTED = "camera.ekb is an encrypted bundle, camera.secret its key"
 CLIP = "clip.mp4 is a clip"
 NOT_RUN = {
     "git", "cd", "cp", "sudo", "python", "python3", "uv", ".venv/bin/python", "tritonserver", "mosquitto", "curl",
-    "podman", "source",
+    "mender-artifact", "podman", "source",
 }  # fmt: skip
 """Installing, and what runs elsewhere."""
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from edgekit_runtime.bundle.trust_store import TrustStore
 from edgekit_runtime.install.durable import make_folders, read_text, storage_errors, write_file
+from edgekit_runtime.install.hawkbit import HawkbitLink
 from edgekit_runtime.install.installing import InstallOptions, fetch_shadow, install
 from edgekit_runtime.install.layout import Root, is_root
 from edgekit_runtime.install.orders import (
@@ -67,6 +68,7 @@ class AgentOptions:
     then: a command after each switch, e.g. that restarts the application.
     spread_s: longest wait before fetching.
     look_s: between looks at a trial by the application.
+    hawkbit, token: URL of a hawkBit server in place of the broker, and this board's token there.
     """
 
     broker: str = field(repr=False)  # it may hold a password
@@ -77,6 +79,8 @@ class AgentOptions:
     spread_s: float = 60.0
     look_s: float = _LOOK_S
     most_wait_s: float = 120.0
+    hawkbit: str = ""
+    token: str = field(default="", repr=False)
 
 
 class _NewerOrderError(Exception):
@@ -98,6 +102,14 @@ class Agent:
         self._spread = True
         self._work: _Work | None = None
         self._said: bytes = b""
+        self.link: Link | HawkbitLink
+        if options.hawkbit:
+            self.link = HawkbitLink(
+                options.hawkbit, options.device, options.token, self._topic, self._message, self._up
+            )  # fmt: skip
+            fetching = replace(options.asked.fetching, limits=self.link.limits)
+            self._options = replace(options, asked=replace(options.asked, fetching=fetching))
+            return
         self.link = Link(
             Broker.parse(options.broker),
             f"{options.device}.agent",  # no device id has a dot

@@ -19,7 +19,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
@@ -51,6 +51,7 @@ class DownloadLimits:
     least_rate: bytes a second, over slow_s seconds.
     total_s: for the whole download.
     tries: connections in a row without a new byte.
+    authorization: scheme://host:port, and the header for it alone.
     """
 
     silence_s: float = 30.0
@@ -60,6 +61,7 @@ class DownloadLimits:
     total_s: float = 6 * 3600.0
     redirects: int = 5
     tries: int = 4
+    authorization: tuple[str, str] = field(default=("", ""), repr=False)
 
 
 class FinalError(DownloadError):
@@ -155,15 +157,20 @@ def display_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def get(url: str, *, start: int = 0, validator: str = "", limits: DownloadLimits | None = None) -> HttpStream:
-    """Raises DownloadError: unknown host, invalid answer, a status other than success."""
+def get(
+    url: str, *, start: int = 0, validator: str = "", limits: DownloadLimits | None = None, body: bytes | None = None
+) -> HttpStream:
+    """body: JSON to post. Raises DownloadError: unknown host, invalid answer, no success."""
     limits = limits or DownloadLimits()
     first = parts = _checked(url)
     for _ in range(limits.redirects + 1):
         if first.scheme == "https" and parts.scheme != "https":
             raise FinalError("redirect from https to http refused", do="Pass the URL of the file itself")
         proxy = proxy_for(parts)
-        connection, response = _ask(parts, proxy, _headers(parts, first, start, validator), limits)
+        headers = _headers(parts, first, start, validator)
+        if limits.authorization[0] == f"{parts.scheme}://{parts.netloc}":
+            headers["Authorization"] = limits.authorization[1]
+        connection, response = _ask(parts, proxy, headers, limits, body)
         try:
             if response.status not in _MOVED:
                 if proxy is not None and response.status == 407:
@@ -203,7 +210,7 @@ def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str)
 
 
 def _ask(
-    parts: SplitResult, proxy: Proxy | None, headers: dict[str, str], limits: DownloadLimits
+    parts: SplitResult, proxy: Proxy | None, headers: dict[str, str], limits: DownloadLimits, body: bytes | None
 ) -> tuple[TimedConnection, HTTPResponse]:
     """The connection and the answer's head."""
     place = parts.netloc.rpartition("@")[2]
@@ -216,7 +223,8 @@ def _ask(
         if proxy is not None and parts.scheme == "http":
             path = f"http://{headers['Host']}{path}"
             headers |= {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
-        connection.request("GET", path, headers=headers)
+        headers |= {} if body is None else {"Content-Type": "application/json"}
+        connection.request("GET" if body is None else "POST", path, body, headers=headers)
         return connection, connection.getresponse()
     except BaseException as error:
         if connection is not None:
