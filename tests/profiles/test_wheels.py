@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_profiles import OsImage, Profile, debian_packages, installable, load, runtime_python
+from edgekit_profiles import OsImage, Profile, debian_packages, estimate, installable, load, runtime_python
 from edgekit_profiles.wheels import wheels
+from edgekit_profiles.workload import mobilenet_v1
 from edgekit_runtime.engines.registry import ENGINES
 
 
@@ -143,3 +144,10 @@ def test_a_newer_glibc_never_takes_an_engine_away(arch: str, python: int, glibc:
     after = installable(board(arch, f"3.{python}", f"2.{glibc + more}"))
     assert all(new.ok or not old.ok for old, new in zip(before, after, strict=True))
     assert all(verdict.reason and verdict.ok == (verdict.version is not None) for verdict in before)
+
+
+def test_ncnn_has_an_estimate_from_the_rates_that_were_fitted_to_its_own_times():
+    found = estimate(load("raspberry-pi-5"), mobilenet_v1("float32"), "ncnn")
+    assert found.grade == "estimated"
+    assert "ncnn kernels" in found.source
+    assert 0 < found.low_ms < found.mid_ms < found.high_ms

@@ -70,7 +70,9 @@ class NcnnEngine(Engine):
         options.use_bf16_storage = False
         for name in _HALF:
             setattr(options, name, network.half)
-        if _load(net, network) != 0 or net.opt.use_vulkan_compute != vulkan:
+        with quiet_stderr():  # it names what it refuses
+            failed = _load(net, network)
+        if failed or net.opt.use_vulkan_compute != vulkan:
             on = " on the GPU" if vulkan else ""
             raise EngineError(f"{self.info.name} {self.info.version} refuses the artifact{on}")
         return net
