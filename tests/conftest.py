@@ -36,7 +36,7 @@ load_profile()
 SLOW = (
     "arm/", "benchmarks/", "converters/zoo/", "distribution/", "boards/test_emulated", "fuzzing/",
     "building/test_build.py", "building/test_degraded.py", "building/test_delegated.py", "building/test_detector.py",
-    "building/test_fashion_mnist.py",
+    "building/test_fashion_mnist.py", "building/test_field.py",
     "bench/test_cold.py", "building/test_installs.py", "building/test_journey.py",
     "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
     "building/test_api.py::test_a", "building/test_api.py::test_what_a_name_says_is_escaped",

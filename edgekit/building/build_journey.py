@@ -27,6 +27,7 @@ from edgekit.building.build_report import BuildReport, BundleReport, candidate_j
 from edgekit.building.build_request import BuildRequest
 from edgekit.building.build_subject import Board, open_subject
 from edgekit.building.evidence import evidence
+from edgekit.building.field import field_findings
 from edgekit.building.making import Maker, RecipeResult, Workers, convert
 from edgekit.building.other_conversions import ComparedFile, measure_compared, read_compared
 from edgekit.building.packing import BoardChoice, BoardRecipes, choose_all, degraded_artifact, pack, read_degraded
@@ -161,18 +162,19 @@ def _report(
     start: float,
 ) -> BuildReport:
     request, maker, subject = setup.request, opened.maker, opened.maker.subject
+    progress = maker.workers.progress
     source, store, task = subject.source, subject.store, subject.contract.task
     existing = [one for one in (*results, *opened.others) if one.artifact is not None]
 
     def describe(one: RecipeResult) -> dict[str, object]:
-        return candidate_json(one, evidence(one, subject, maker.workspace, maker.workers.progress))
+        return candidate_json(one, evidence(one, subject, maker.workspace, progress))
 
     tools = {name: version for one in existing if one.artifact for name, version in one.artifact.tools.items()}
     notes = _notes(maker, results)
     candidates = tuple(maker.workers.run([partial(describe, one) for one in existing]))
     return BuildReport(
         model={"path": str(request.model), "sha256": source.sha256, "format": source.format, "task": task},
-        findings=(*subject.findings, *notes),
+        findings=(*subject.findings, *notes, *field_findings(request.calibration, subject, existing, progress)),
         candidates=candidates,
         bundles=tuple(bundles),
         report=request.output / f"{request.bundle_name}-build.json",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from edgekit.cli import alerts, rollouts
+from edgekit.cli import alerts, rollouts, samples
 from edgekit.cli.options import (
     PATH,
     as_json,
@@ -272,5 +272,5 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
     return 0
 
 
-for _command in (*rollouts.COMMANDS, *alerts.COMMANDS):
+for _command in (*rollouts.COMMANDS, *alerts.COMMANDS, samples.samples):
     fleet.add_command(_command)

@@ -428,21 +428,23 @@ class Ingest(BrokerThread):
 
     def _arrive(self, device: str, kind: str, payload: bytes) -> None:
         """Parse a window or an event."""
-        now, window, event = now_ms(), None, None
+        now, window, event, sample = now_ms(), None, None, None
         try:
             if kind == "m":
                 window = parse_window(payload, device)
                 seal = window.seal
             else:
                 happened = parse_event(payload, device)
-                seal, event = happened.seal, Event(moment_of(happened, now), device, happened.kind, happened.text)
+                seal, sample = happened.seal, happened.sample
+                if sample is None:
+                    event = Event(moment_of(happened, now), device, happened.kind, happened.text)
         except WindowError as error:
             self._refuse(error.word, f"{device}: {error}")
             known = origin(payload) if error.word in ("version", "shape") else None
             if known is not None:
                 self._arrivals.append(_arrival(device, known, now, refused=error.word))
             return
-        self._arrivals.append(_arrival(device, seal, now, payload, window=window, event=event))
+        self._arrivals.append(_arrival(device, seal, now, payload, window=window, event=event, sample=sample))
 
     def _refuse(self, word: str, what: str) -> None:
         self.refused[word] += 1

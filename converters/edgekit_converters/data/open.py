@@ -35,6 +35,8 @@ from edgekit_runtime.system.errors import EdgekitError
 
 MAX_ITEMS = 200_000
 """A function that yields more is taken to be endless."""
+PULLED = "samples.npz"
+"""What `edgekit fleet samples pull` writes into a folder."""
 
 
 class GeneratedDataset:
@@ -165,12 +167,15 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
-    """Open a folder of images or `.wav` files, an array file, a file of boxes, or a function.
+    """Open a folder of images, `.wav` files or samples, an array file, boxes, or a function.
+
     Sub-folders of images are labels; in a `.npz` `x` or the inputs' names hold the items, `y` the labels.
     labelled=False: a folder's sub-folders are only folders, which is all that calibration needs.
     Raises CalibrationError: what is wrong, where, what to do. A fault of a single item shows when it is read."""
     place = Path(path)
     if place.is_dir():
+        if (place / PULLED).is_file():
+            return open_npz(place / PULLED, contract)
         if len(pictures(contract.inputs)) < len(contract.inputs) and files_in(place, {".wav"}):
             return open_recordings(place, contract, labelled=labelled)
         return open_folder(place, contract, labelled=labelled)

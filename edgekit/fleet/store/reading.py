@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from edgekit.fleet.store import packed
@@ -169,6 +169,18 @@ class StoreReader(ABC):
         if minutes == 60:
             rollups |= self._open_hours(num, since_ms)
         return rollups_of(rollups, minutes)
+
+    def samples(self, device: str | None = None) -> Iterator[tuple[str, str, bytes]]:
+        """(board, id, what was sealed) of each sample that is whole, the oldest first."""
+        whole = self.select(
+            'SELECT d."id", s.device, s.id FROM sample AS s JOIN device AS d ON d.num = s.device '
+            'WHERE ? IN (\'\', d."id") GROUP BY d."id", s.device, s.id '
+            "HAVING count(*) = min(s.parts) AND max(s.parts) = min(s.parts) ORDER BY min(s.at_ms), s.id",
+            (device or "",),
+        )
+        for name, num, sample in whole:
+            parts = self.select("SELECT data FROM sample WHERE device = ? AND id = ? ORDER BY part", (num, sample))
+            yield name, sample, b"".join(bytes(data) for (data,) in parts)
 
     def quarters(self, names: Sequence[str], model: str, since_ms: int) -> list[Quarter]:
         """What these boards answered with a model, quarter by quarter, without stages."""

@@ -22,6 +22,7 @@ from edgekit.fleet.store import packed
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.messages import BoardEvent
+from edgekit_runtime.telemetry.samples import SamplePart
 from edgekit_runtime.telemetry.window import MOST_SEQ, Window, read_epoch, read_integer, read_object, read_text
 
 QUARTER_MS = 15 * 60 * 1000
@@ -167,6 +168,7 @@ class Arrival:
     refused: str = ""
     event: Event | None = None
     dropped: int = 0
+    sample: SamplePart | None = None
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ BOUNDS: Mapping[str, Bound] = {
     "m1h": Bound(400, 256 << 20),
     "event": Bound(90, 256 << 20),
     "mark": Bound(400, 256 << 20),
+    "sample": Bound(30, 1 << 30),
 }
 """r: roll-ups of devices, m: of the fleet, as r5 is, too."""
 
@@ -124,12 +125,14 @@ SHADOW = StoreTable(
     "rests text, at_ms int", "device, sha",
 )  # fmt: skip
 """Answers in silence, since the last roll-out of that bundle began; of each board the last MOST_SHADOWS bundles."""
+SAMPLE_PART = StoreTable("sample", "device int, id text, part int, parts int, data blob, at_ms int", "device, id, part")
+"""Parts of samples as they came, encrypted; a sample is whole when it has `parts`."""
 SIZE = StoreTable("size", "name text, rows int, bytes int", "name")
 FORGOTTEN = StoreTable("forgotten", "device text, at_ms int, cleared int", "device")
 """Boards whose retained birth is not to bring them back. cleared: the broker has dropped it."""
 DDL = (
     *(table.create() for table in (
-        DEVICE, BUILD, MARK, WIN, RECENT_WINDOWS, ROLLUP, SHADOW, SIZE, FORGOTTEN,
+        DEVICE, BUILD, MARK, WIN, RECENT_WINDOWS, ROLLUP, SHADOW, SAMPLE_PART, SIZE, FORGOTTEN,
         StoreTable("counter", "name text, value int", "name"),
     )),
     "CREATE TABLE IF NOT EXISTS event (id {id}, at_ms {int}, device {int}, kind {text}, text {text})",

@@ -23,7 +23,7 @@ from edgekit.fleet.store.migrations import migrate
 from edgekit.fleet.store.reading import StoreReader
 from edgekit.fleet.store.records import Arrival, Change, Mark, now_ms
 from edgekit.fleet.store.schema import BOUNDS, DDL, OLDEST, SUMS, VERSION, Bound, quoted
-from edgekit.fleet.store.sums import Sums, forget, grow, prune, write_rollups
+from edgekit.fleet.store.sums import Sums, delete_samples, forget, grow, prune, write_rollups
 from edgekit.fleet.store.writing import Batch
 
 _HOUR_MS = 3_600_000
@@ -234,6 +234,11 @@ class SqlStore(StoreReader):
         """Remove a board and its history. False if it is unknown."""
         with self.writing():
             return forget(self, name, now_ms() if at_ms is None else at_ms)
+
+    def delete_samples(self, device: str | None = None) -> int:
+        """Of a board, or of all; how many parts those were."""
+        with self.writing():
+            return delete_samples(self, device)
 
     def to_clear(self) -> list[str]:
         """Forgotten boards whose birth the broker may still keep."""

@@ -150,7 +150,7 @@ _WRITE_SIZE = (
 )
 NAMES = {5: "r5", 15: "r15", 60: "r1h"}
 FLEET_NAMES = {5: "r5", 15: "m15", 60: "m1h"}
-ROW_BYTES = {"win": 64, "rollup": 90, "event": 48, "mark": 80}
+ROW_BYTES = {"win": 64, "rollup": 90, "event": 48, "mark": 80, "sample": 60}
 Key = tuple[int, int, int, int]
 """device, minutes, start_ms, build."""
 
@@ -202,6 +202,7 @@ _AT_ONCE = 20_000
 _SIZES = {
     "win": "coalesce(length(payload), 0)",
     "event": "length(text)",
+    "sample": "length(data)",
     "mark": "0",
     "rollup": "length(latency) + coalesce(length(stages), 0)",
 }
@@ -210,7 +211,7 @@ _SIZES = {
 
 def prune(database: Database, bounds: Mapping[str, Bound], now_ms: int) -> None:
     """Delete rows beyond their days or bytes, then builds without roll-ups."""
-    for table, column in (("win", "received_ms"), ("event", "at_ms"), ("mark", "seen_ms")):
+    for table, column in (("win", "received_ms"), ("event", "at_ms"), ("mark", "seen_ms"), ("sample", "at_ms")):
         _trim(database, table, table, column, bounds[table], now_ms)
     for names, device in ((NAMES, "device > 0"), (FLEET_NAMES, "device = 0")):
         for minutes, name in names.items():
@@ -226,7 +227,7 @@ def forget(database: Database, name: str, now_ms: int) -> bool:
     if found is None:
         return False
     num = found[0]
-    for table in ("win", "mark", "event"):
+    for table in ("win", "mark", "event", "sample"):
         _delete(database, table, table, "device = ?", num)
     for minutes in (15, 60):
         _delete(database, NAMES[minutes], "rollup", f"minutes = {minutes} AND device = ?", num)
@@ -236,6 +237,14 @@ def forget(database: Database, name: str, now_ms: int) -> bool:
     database.execute(FORGOTTEN.write(), (name, now_ms, 0))
     database.execute("UPDATE counter SET value = value + 1 WHERE name = 'changed'")
     return True
+
+
+def delete_samples(database: Database, device: str | None) -> int:
+    """Of a board, or of all; how many parts those were."""
+    (before,) = database.execute("SELECT count(*) FROM sample").fetchone()
+    for (num,) in database.execute("SELECT num FROM device WHERE ? IN ('', \"id\")", (device or "",)).fetchall():
+        _delete(database, "sample", "sample", "device = ?", num)
+    return int(before - database.execute("SELECT count(*) FROM sample").fetchone()[0])
 
 
 def _trim(

@@ -30,6 +30,7 @@ from edgekit.fleet.store.schema import (
     DEVICE_COLUMNS,
     MARK,
     RECENT_WINDOWS,
+    SAMPLE_PART,
     SHADOW,
     SUMS,
     WIN,
@@ -138,6 +139,7 @@ class Batch:
         self._fresh: dict[str, list[tuple[Arrival, Window]]] = {}
         self._builds: dict[tuple[str, str, str], int] = {}
         self._events: list[tuple[int, int, str, str]] = []
+        self._samples: list[tuple[Any, ...]] = []
         self._forgotten: set[str] = set()
         self._sizes: dict[str, tuple[int, int]] = {}
 
@@ -221,10 +223,12 @@ class Batch:
                 continue
             taken.append((
                 num, arrival.epoch, arrival.seq, arrival.received_ms, arrival.refused or None,
-                arrival.payload if not arrival.refused else None,
+                arrival.payload if not arrival.refused and arrival.sample is None else None,
             ))  # fmt: skip
             if window is not None:
                 self._fresh.setdefault(row["id"], []).append((arrival, window))
+            elif (part := arrival.sample) is not None:
+                self._samples.append((num, part.id, part.part, part.parts, part.data, arrival.received_ms))
             elif arrival.event is not None:
                 self._event(row, min(arrival.event.at_ms, arrival.received_ms), arrival.event.kind, arrival.event.text)
             elif arrival.refused:
@@ -305,6 +309,10 @@ class Batch:
             self._db.many("INSERT INTO event (at_ms, device, kind, text) VALUES (?, ?, ?, ?)", self._events)
             size = sum(len(event[3]) for event in self._events)
             self._grow("event", len(self._events), size + ROW_BYTES["event"] * len(self._events))
+        if self._samples:
+            self._db.many(f"{SAMPLE_PART.insert()} ON CONFLICT ({SAMPLE_PART.key}) DO NOTHING", self._samples)
+            size = sum(len(part[4]) for part in self._samples)
+            self._grow("sample", len(self._samples), size + ROW_BYTES["sample"] * len(self._samples))
         grow(self._db, self._sizes)
 
     def _roll_up(self) -> None:

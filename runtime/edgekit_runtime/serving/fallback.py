@@ -221,12 +221,15 @@ class Comparison:
 
     run: runs a request on the device if it is idle and passes the outputs on; returns whether it is.
     count: takes whether the two answers differ.
+    doubt: takes an item whose answers do, and the host's.
     """
 
     def __init__(
-        self, contract: Contract, run: Callable[[Items, Callable[[Outputs], None]], bool], count: Callable[[bool], None]
-    ) -> None:
-        self._contract, self._run, self._count = contract, run, count
+        self, contract: Contract, run: Callable[[Items, Callable[[Outputs], None]], bool],
+        count: Callable[[bool], None],
+        doubt: Callable[[Items, Outputs], None] = lambda items, outputs: None,
+    ) -> None:  # fmt: skip
+        self._contract, self._run, self._count, self._doubt = contract, run, count, doubt
         self._every, self._since = COMPARE_EVERY, 0
 
     def answered(self, items: Items, outputs: Outputs, differed: Callable[[], None] = lambda: None) -> None:
@@ -241,6 +244,7 @@ class Comparison:
             self._count(apart)
             if apart:
                 differed()
+                self._doubt(items, outputs)
 
         if self._run(items, compare):
             self._since = 0

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from time import perf_counter
@@ -126,13 +126,19 @@ class Journey:
         self.closed = self._retired = False
         self.predicted_late = 0
         self.fallback: Fallback | None = None
+        self.tap: Any = None  # see `tap`
+        self.doubted: Callable[[Mapping[str, Any], Outputs, str], None] | None = None
         if opened.hosts is not None or self.degraded is not None:
             from edgekit_runtime.serving.fallback import Comparison, Fallback
 
             def compared(differs: bool) -> None:
                 self.faults.shield("meter", lambda: self.meter.compared(differs=differs))
 
-            self._comparison = Comparison(self.contract, self.device.run_beside, compared)
+            def differed(items: Items, outputs: Outputs) -> None:
+                if self.doubted is not None:
+                    self.doubted(items, outputs, "host")
+
+            self._comparison = Comparison(self.contract, self.device.run_beside, compared, differed)
             self.fallback = Fallback(
                 self.device, opened.hosts, self._keep_late_answer, self._comparison.answered, self.degraded
             )

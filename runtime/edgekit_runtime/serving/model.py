@@ -47,6 +47,7 @@ from edgekit_runtime.telemetry.slow import SlowWatch
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
     from edgekit_runtime.serving.describe_and_stats import ModelDescription
+    from edgekit_runtime.serving.doubtful import Doubts
     from edgekit_runtime.serving.shadow import Shadow
     from edgekit_runtime.telemetry.histogram import CountedWindow, ShadowWindow
     from edgekit_runtime.telemetry.metrics import ModelMetrics
@@ -122,6 +123,7 @@ class Model(ClosedOnExit["Model"]):
         self._reporter: Reporter | None = None
         self._telemetry: TelemetryOptions | None = None
         self._shadow: Shadow | None = None
+        self._doubts: Doubts | None = None
         self._accompanying, self._companions = threading.Lock(), weakref.WeakSet[Companion]()
         if opened.held is not None:
             opened.held.accompany(self)
@@ -358,6 +360,13 @@ class Model(ClosedOnExit["Model"]):
             top_scores=self._journey.opened.prepared.entry.top_scores,
         )
         reporter = Reporter(self._journey.meter, about, options, self._look_at_shadow)
+        if self._doubts is not None:
+            self._doubts.close()
+            self._doubts = None
+        if reporter.samples is not None and self._journey.contract.state == "none":
+            from edgekit_runtime.serving.doubtful import Doubts
+
+            self._doubts = Doubts(reporter.samples, self._journey)
         reporter.start()
         self._reporter, self._telemetry = reporter, options
 

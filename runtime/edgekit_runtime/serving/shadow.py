@@ -10,7 +10,7 @@ Rules:
 - one input waits at most, and it waits for the device to be idle; any other is counted as skipped;
 - it rests for a window where `hindrance` finds a word: hot, short of memory, or budgets at risk;
 - a process that cannot be started, or dies, is not started again: its code is the word from then on;
-- without a shadow no request takes another path: `journey` has its own methods back.
+- a shadow that is closed leaves the journey as it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import queue
 import random
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -31,7 +30,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.bundle.jobs import bundle_job
 from edgekit_runtime.contract.adapt import top_score
-from edgekit_runtime.contract.decode import copy_in
 from edgekit_runtime.contract.detect import candidates, overlaps
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.arena import frame, read_frame
@@ -39,7 +37,8 @@ from edgekit_runtime.engines.isolated import EngineChild
 from edgekit_runtime.loading.replay import differs
 from edgekit_runtime.serving.journey import Journey
 from edgekit_runtime.serving.opened import ShadowTask
-from edgekit_runtime.serving.request import Answer, Outputs, Request
+from edgekit_runtime.serving.request import Answer, Outputs
+from edgekit_runtime.serving.tap import tap
 from edgekit_runtime.system.errors import EdgekitError, EngineError, from_json
 from edgekit_runtime.system.memory import room_here
 from edgekit_runtime.system.strict_json import load_json
@@ -76,7 +75,7 @@ class Shadow:
         self._waiting: queue.Queue[tuple[dict[str, Any], Outputs, float] | None] = queue.Queue(1)
         self._child: EngineChild | None = None
         self._thread = threading.Thread(target=self._work, name="edgekit-shadow", daemon=True)
-        self._watch_requests()
+        tap(journey).add(self)
         begin(self._thread)
 
     def cut(self, system: System, counted: CountedWindow) -> ShadowWindow:
@@ -98,9 +97,7 @@ class Shadow:
     def close(self) -> None:
         """End its process. Idempotent."""
         self._stop.set()
-        for name in ("travel", "submit", "wait"):
-            self.journey.__dict__.pop(name, None)
-        self.journey.predict = self._predict
+        tap(self.journey).remove(self)
         with suppress(queue.Full):
             self._waiting.put_nowait(None)
         child = self._child
@@ -111,62 +108,16 @@ class Shadow:
 
     # In the callers' threads.
 
-    def _watch_requests(self) -> None:
-        journey, draw, share = self.journey, self._draw, self.task.share
-        self._predict = inner = journey.predict
-        travel, submit, wait = journey.travel, journey.submit, journey.wait
-
-        def predict(inputs: Any, budget_ms: float | None, start: float) -> Answer:
-            answer = inner(inputs, budget_ms, start)
-            if answer.source == "device" and draw() < share:
-                self._offer(self._copy(inputs), answer, budget_ms)
-            return answer
-
-        def travel_too(request: Request, inputs: Any, **how: Any) -> Answer:
-            answer = travel(request, inputs, **how)
-            if answer.source == "device" and draw() < share:
-                self._offer(self._copy(inputs), answer, request.budget_ms)
-            return answer
-
-        def submit_too(request: Request, inputs: Any) -> Future[Answer]:
-            copied = self._copy(inputs) if draw() < share else None
-            return self._follow(submit(request, inputs), copied, request.budget_ms)
-
-        async def wait_too(request: Request, inputs: Any) -> Answer | Future[Answer]:
-            copied = self._copy(inputs) if draw() < share else None
-            answer = await wait(request, inputs)
-            if isinstance(answer, Answer):
-                self._offer(copied, answer, request.budget_ms)
-                return answer
-            return self._follow(answer, copied, request.budget_ms)
-
-        journey.predict = predict
-        journey.travel, journey.submit, journey.wait = travel_too, submit_too, wait_too  # type: ignore[method-assign]
-
-    def _copy(self, inputs: Any) -> dict[str, Any] | None:
-        """The caller's inputs, which it may overwrite; None if none is wanted now."""
+    def wants(self, answer: Answer | None) -> bool:
+        if self._draw() >= self.task.share:
+            return False
         if self._rests or self._ended or self._waiting.full():
             with self._lock:
                 self._now.skipped += 1
-            return None
-        try:
-            return {name: copy_in(value) for name, value in self.journey.intake.take(inputs).items()}
-        except Exception as error:  # noqa: BLE001 - the caller has its answer, or its own error
-            self.journey.faults.note("shadow", error)
-            return None
+            return False
+        return True
 
-    def _follow(self, answer: Future[Answer], copied: dict[str, Any] | None, budget_ms: float | None) -> Future[Answer]:
-        def done(ended: Future[Answer]) -> None:
-            if not ended.cancelled() and ended.exception() is None:
-                self._offer(copied, ended.result(), budget_ms)
-
-        if copied is not None:
-            answer.add_done_callback(done)
-        return answer
-
-    def _offer(self, copied: dict[str, Any] | None, answer: Answer, budget_ms: float | None) -> None:
-        if copied is None or answer.source != "device":
-            return
+    def take(self, copied: dict[str, Any], answer: Answer, budget_ms: float | None) -> None:
         near = budget_ms is not None and answer.timings["total"] > NEAR * budget_ms
         with self._lock, suppress(queue.Full):
             self._now.skipped += 1
@@ -238,8 +189,10 @@ class Shadow:
             names, places = said["outputs"]
             self._child.arena.forget()
             arrays = self._child.arena.read(tuple((at, dtype, tuple(shape)) for at, dtype, shape in places))
-            others = dict(zip(names, arrays, strict=True))
+            others = dict(zip(outputs if len(names) == len(outputs) else names, arrays, strict=True))
             same, ratio, self._mb = agrees(contract, outputs, others), said["ms"] / max(engine_ms, 1e-6), said["mb"]
+        if not same and self.journey.doubted is not None:
+            self.journey.doubted(copied, outputs, "shadow")
         with self._lock:
             self._now.n += 1
             self._now.same += same
@@ -281,7 +234,7 @@ def agrees(contract: Contract, mine: Outputs, others: Mapping[str, NDArray[Any]]
     """Whether two versions decide the same.
 
     The best class of a classifier; of a detector each box that is clearly above the threshold has one of its class in
-    the other answer; any other output is similar, as for a host's answers.
+    the other answer; any other output is similar, as for a host's answers. Outputs have the names of `mine`, in its order.
     """
     if any(name not in others or others[name].shape != value.shape for name, value in mine.items()):
         return False

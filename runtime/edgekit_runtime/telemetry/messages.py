@@ -20,13 +20,14 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.system.strict_json import compact_json, load_json
 from edgekit_runtime.telemetry.board_state import hardware
+from edgekit_runtime.telemetry.samples import SAMPLE, SamplePart, read_part
 from edgekit_runtime.telemetry.window import (
     MOST_SEQ,
     NO_TEXT,
@@ -39,14 +40,17 @@ from edgekit_runtime.telemetry.window import (
 )
 
 EVENT_VERSION = 1
-EVENT_KINDS = ("install", "rollback", "trial", "throttling", "spool")
+EVENT_KINDS = ("install", "rollback", "trial", "throttling", "spool", SAMPLE)
 MOST_EVENT_TEXT = 160
 _MOST_ACK_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class BoardEvent:
-    """An event as the host reads it. kind: one of EVENT_KINDS. The rest as in a window."""
+    """An event as the host reads it. kind: one of EVENT_KINDS. The rest as in a window.
+
+    sample: of a SAMPLE.
+    """
 
     device: str
     seal: Seal
@@ -56,6 +60,7 @@ class BoardEvent:
     kind: str
     text: str
     dur_ms: int = 0
+    sample: SamplePart | None = None
 
 
 def encode_event(kind: str, text: str, *, device: str, boot: int, t0_ms: int, clock_ok: bool) -> bytes:
@@ -63,6 +68,12 @@ def encode_event(kind: str, text: str, *, device: str, boot: int, t0_ms: int, cl
     value = {"kind": kind, "v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok),
         "text": NO_TEXT.sub(" ", text)[:MOST_EVENT_TEXT]}  # fmt: skip
     return compact_json(value)
+
+
+def encode_part(fields: Mapping[str, object], *, device: str, boot: int, t0_ms: int, clock_ok: bool) -> bytes:
+    """A part of a sample. Its kind stands last: the spool takes it for a window."""
+    value = {"v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok), "text": "", **fields}
+    return compact_json(value | {"kind": SAMPLE})
 
 
 def parse_event(payload: bytes, device: str) -> BoardEvent:
@@ -80,6 +91,7 @@ def parse_event(payload: bytes, device: str) -> BoardEvent:
         read_integer(value, "clk") == 1,
         value["kind"],
         value["text"],
+        sample=read_part(value) if value["kind"] == SAMPLE else None,
     )
 
 

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from edgekit_runtime.policy.options import check_path
@@ -35,9 +36,10 @@ from edgekit_runtime.system.threads import begin
 from edgekit_runtime.telemetry.board_state import Board, clock_is_set
 from edgekit_runtime.telemetry.histogram import BINS, CountedWindow, Drift, ShadowWindow
 from edgekit_runtime.telemetry.link import ADVICE, CONNECT_TIMEOUT_S, Broker, Link, Will
-from edgekit_runtime.telemetry.messages import Flow, encode_event, encode_state, parse_ack
+from edgekit_runtime.telemetry.messages import Flow, encode_event, encode_part, encode_state, parse_ack
 from edgekit_runtime.telemetry.meter import Meter
-from edgekit_runtime.telemetry.spool import Spool, is_event
+from edgekit_runtime.telemetry.samples import SampleKeeper
+from edgekit_runtime.telemetry.spool import Spool, is_event, is_sample
 from edgekit_runtime.telemetry.window import (
     MOST_LABEL,
     About,
@@ -59,6 +61,8 @@ _BIRTH_AGAIN_S = 10.0
 _THROTTLED_NOW = 0xF
 _THROTTLING = ("under-voltage", "frequency capped", "throttled", "soft temperature limit")
 _BETWEEN_EVENTS_S = 600.0
+_DRIFTING = 0.2
+"""PSI, as on the fleet page."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class TelemetryOptions:
     spool: file that keeps reports until they are confirmed; None for telemetry/DEVICE.db in the state folder.
     most_wait_s: longest pause between two attempts to connect, 0.1 to 86,400 seconds.
     site, group: labels by which the fleet page sorts boards, at most 32 characters each; they are sent.
+    samples: public key of the builder, who gets doubtful inputs, encrypted (docs/security.md); None for none.
+    samples_mb, samples_a_day: how much of them may wait here, and how many are kept in a day.
     """
 
     broker: str = field(repr=False)  # it may hold a password
@@ -80,6 +86,9 @@ class TelemetryOptions:
     most_wait_s: float = 120.0
     site: str = ""
     group: str = ""
+    samples: str | os.PathLike[str] | None = None
+    samples_mb: float = 4.0
+    samples_a_day: int = 5
 
     def __post_init__(self) -> None:
         Broker.parse(self.broker)
@@ -101,6 +110,8 @@ class TelemetryOptions:
                 raise TelemetryError(f"{name} is not a valid label", do=do)
         if self.spool is not None:
             check_path("spool", self.spool, "TelemetryOptions")
+        if self.samples is not None:
+            check_path("samples", self.samples, "TelemetryOptions")
 
     @property
     def file(self) -> Path:
@@ -143,6 +154,9 @@ class Reporter:
     def __init__(
         self, meter: Meter, about: About, options: TelemetryOptions, beside: Beside = lambda system, counted: None
     ) -> None:
+        self.samples: SampleKeeper | None = None
+        if options.samples is not None:
+            self.samples = SampleKeeper(options.samples, options.samples_mb, options.samples_a_day, about)
         self._meter, self._about, self._window_s = meter, about, float(options.window_s)
         self._file, self._beside = options.file, beside
         self._board = Board(self._file.parent)
@@ -221,6 +235,8 @@ class Reporter:
         self._cut_at = time.monotonic() + self._window_s * share
         self._shielded(self._compare_bundle)
         self._shielded(self._read_reference)
+        if self.samples is not None:
+            self._shielded(partial(self._resume_samples, self.samples))
         while not self._stopping.is_set():
             self._shielded(self._step)
         self._shielded(self._close_window, self._farewell)
@@ -288,6 +304,23 @@ class Reporter:
         )
         self._commit(encode(report))
         self._windows += 1
+        if self.samples is not None:
+            self.samples.drifting = (self._drift.psi or 0.0) > _DRIFTING
+            self._shielded(self._spool_samples)
+
+    def _resume_samples(self, samples: SampleKeeper) -> None:
+        samples.resume(self._spooled.note("samples"))
+
+    def _spool_samples(self) -> None:
+        assert self.samples is not None
+        spool, device = self._spooled, self._about.device
+        if spool.path is None:  # memory is for windows
+            return
+        now_ms, clock_ok = max(0, int(time.time() * 1e3)), clock_is_set()
+        body = partial(encode_part, device=device, boot=spool.boot, t0_ms=now_ms, clock_ok=clock_ok)
+        for part in self.samples.take(spool.sample_bytes(), body):
+            self._commit(part)
+        spool.swap_note("samples", self.samples.note)
 
     def _send(self) -> None:
         if not self._link.connected:
@@ -304,7 +337,7 @@ class Reporter:
             if body is None:
                 continue
             payload = sealed_payload(body, Seal(spool.epoch, seq, floor, spool.dropped, n, size))
-            topic = f"{self._topic}/{'ev' if is_event(body) else 'm'}"
+            topic = f"{self._topic}/{'ev' if is_event(body) or is_sample(body) else 'm'}"
             if self._link.publish(topic, payload):
                 self._sent += 1
             elif not self._link.is_too_large(topic, payload):  # that one waits, and holds up none of the others

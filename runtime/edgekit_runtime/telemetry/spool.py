@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS win (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB
 """
 _MOST_COUNTED = 1 << 62  # SQLite counts to 2 ** 63 - 1
 _EPOCH = re.compile(r"[0-9a-f]{16}")
-_EVENT = b'{"kind":'
+_EVENT, _SAMPLE = b'{"kind":', b'"kind":"sample"}'
 _IS_EVENT = f"substr(body, 1, {len(_EVENT)}) = x'{_EVENT.hex()}'"
 _COLUMNS = {"meta": ["name", "value"], "win": ["seq", "body"]}
 
@@ -159,6 +159,15 @@ class Spool:
             ).fetchone()
         return int(n), int(size)
 
+    def sample_bytes(self) -> int:
+        """Bytes of samples that are not confirmed."""
+        with _disk(self.path):
+            query = (
+                f"SELECT coalesce(sum(length(body)), 0) FROM win WHERE seq > ? AND substr(body, ?) = x'{_SAMPLE.hex()}'"
+            )
+            (size,) = self._db.execute(query, (self._confirmed, -len(_SAMPLE))).fetchone()
+        return int(size)
+
     def swap_note(self, name: str, text: str) -> str | None:
         """Store a note for the owner; returns the previous one."""
         before = self.note(name)
@@ -252,6 +261,11 @@ class Spool:
 def is_event(body: bytes) -> bool:
     """Whether a body is an event: only those begin with their kind."""
     return body.startswith(_EVENT)
+
+
+def is_sample(body: bytes) -> bool:
+    """Whether a body is a part of a sample: only those end with that kind."""
+    return body.endswith(_SAMPLE)
 
 
 def refuse_foreign(path: Path) -> None:

@@ -1,0 +1,83 @@
+"""edgekit fleet samples: inputs that boards sent for the next build."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from edgekit.cli.options import PATH, as_json, device, output, print_json, private_key, store
+
+
+@click.group(no_args_is_help=True)
+def samples() -> None:
+    """Bring home doubtful inputs of boards that send them (`samples=`)."""
+
+
+@samples.command("new-key")
+@click.argument("file", type=PATH)
+@as_json
+def new_key(file: Path, as_json: bool) -> int:
+    """Write a private key to FILE, and its public half, for the boards, beside it.
+
+    \b
+    edgekit fleet samples new-key builder.key
+    """
+    from edgekit.fleet.samples import new_key
+
+    public = new_key(file)
+    if as_json:
+        print_json({"private": str(file), "public": str(public)})
+    else:
+        click.echo(f"{file} opens what boards seal with {public}; boards get only the latter")
+    return 0
+
+
+@samples.command()
+@output("DIR", "A folder for each model is made there.", required=True)
+@private_key(required=True, help="The private key of `new-key`.")
+@device(help="Of this board only.")
+@store()
+@as_json
+def pull(output: Path, key: Path, device: str | None, store: str, as_json: bool) -> int:
+    """Open the samples in the store and write them for `build --calibration`.
+
+    \b
+    edgekit fleet samples pull --key builder.key -o field
+    edgekit build net.keras --profile raspberry-pi-4 --calibration field/net
+    """
+    from edgekit.fleet.samples import pull, read_key
+    from edgekit.fleet.serve import open_store
+
+    with closing(open_store(store, make=False)) as opened:
+        done = pull(opened, read_key(key), output, device)
+    if as_json:
+        print_json({"folders": {str(output / model): n for model, n in done.folders.items()}, "new": done.new,
+                    "left_out": dict(done.left_out)})  # fmt: skip
+        return 0
+    for model, n in done.folders.items():
+        click.echo(f"{output / model}: {n} samples")
+    click.echo(f"{done.new} new" + "".join(f"; {n} left out: {why}" for why, n in done.left_out.items()))
+    return 0
+
+
+@samples.command()
+@device(help="Of this board only.")
+@store()
+@as_json
+def delete(device: str | None, store: str, as_json: bool) -> int:
+    """Delete the samples in the store; boards and pulled folders keep theirs.
+
+    \b
+    edgekit fleet samples delete --device porch-1
+    """
+    from edgekit.fleet.serve import open_store
+
+    with closing(open_store(store, make=False)) as opened:
+        gone = opened.delete_samples(device)
+    if as_json:
+        print_json({"parts": gone})
+    else:
+        click.echo(f"{gone} parts of samples are deleted")
+    return 0
