@@ -234,7 +234,7 @@ def agrees(contract: Contract, mine: Outputs, others: Mapping[str, NDArray[Any]]
     """Whether two versions decide the same.
 
     The best class of a classifier; of a detector each box that is clearly above the threshold has one of its class in
-    the other answer; any other output is similar, as for a host's answers. Outputs have the names of `mine`, in its order.
+    the other answer; any other output is similar, as for a host's answers. others: with the names of `mine`.
     """
     if any(name not in others or others[name].shape != value.shape for name, value in mine.items()):
         return False
