@@ -226,6 +226,22 @@ def test_the_server_shows_them_and_the_broker_lets_it_and_its_viewer(tmp_path, s
     assert all(topic.startswith("homeassistant/") for topic in heard)
 
 
+def test_a_broker_whose_rights_are_of_before_is_told_in_the_log(tmp_path, store, caplog):
+    write_broker_config(tmp_path / "conf", BrokerPlan(["porch-1"], port=1))
+    users = dict(line.split() for line in (tmp_path / "conf" / "users.txt").read_text().splitlines())
+    acl = tmp_path / "conf" / "acl"
+    acl.write_text("\n".join(line for line in acl.read_text().splitlines() if "homeassistant" not in line))
+    rights = ("allow_anonymous false", f"acl_file {acl}", f"password_file {tmp_path / 'conf' / 'passwd'}")
+    store.commit([], [birth()])
+    with Mosquitto(tmp_path, *rights) as broker:
+        url = broker.url.replace("//", f"//ingest:{users['ingest']}@")
+        one = HomeAssistant(Broker.parse(url), store, every_s=0.1)
+        one.start()
+        wait_until(lambda: "forbidden" in caplog.text)
+        one.close()
+    assert "edgekit fleet broker-config" in caplog.text
+
+
 def test_home_assistants_own_code_accepts_the_messages(store, viewer, shown):
     python = os.environ.get("HOME_ASSISTANT")
     if not python:
