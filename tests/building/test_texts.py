@@ -18,6 +18,7 @@ from edgekit_converters.sources.transformer import read_transformer
 from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.bundle import manifest as manifest_module
 from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.cache.similar import Semantic
 from edgekit_runtime.contract import text as text_module
 from edgekit_runtime.contract.text import TextInput
 from edgekit_runtime.system.errors import BundleError, InputError, MissingExtraError, SelfTestError
@@ -273,3 +274,16 @@ def test_the_command_answers_lines_and_texts(built, tmp_path, edgekit):
         assert model.predict("red one").source == "cache"
     shown = edgekit("inspect", built).out
     assert "12 tokens, longer texts are cut on the right, mean pooling" in shown
+
+
+def test_a_semantic_cache_gets_the_text_itself(built):
+    seen = []
+
+    def embed(text):
+        seen.append(text)
+        return np.array([1.0, len(text)])
+
+    with open_bundle(built, cache=CacheOptions(semantic=Semantic(embed, 0.01))) as model:
+        assert model.predict("red one").source == "device"
+        assert model.predict("two red").source == "similar"
+        assert seen == ["red one", "two red"]

@@ -6,6 +6,7 @@
     similar.remember(mark, outputs)         # after a real inference
 
     semantic = Semantic(embedder, threshold=0.05)     # the same methods; a Model whose task is embedding, or a function
+    semantic = Semantic(embedder, error=0.02)         # at most 2 % of its answers are false: see `bounded`
 
 Rules:
 - an answer older than the tier allows is never returned, and NaN or infinity matches nothing;
@@ -14,7 +15,7 @@ Rules:
   every channel. Noise averages out, something small that moves does not;
 - other inputs must be equal byte for byte, and at least one must be a picture;
 - a vector is compared with every kept one in one matrix product. The distance is 1 - cosine;
-- an embedder that fails makes a miss, never an error.
+- an embedder that fails makes a miss, never an error; a comparison that fails is a contradiction.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
+from random import Random
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.cache.bounded import BoundStats, Entry, ErrorBound, new_entry
 from edgekit_runtime.cache.memory_tier import elapsed_s, freeze
 from edgekit_runtime.system.records import record
 
 _MOST_CHANNELS = 4
+_CONSIDERED = 0.5  # a cosine distance: beyond it nothing is alike
+_LEARNING = 5_000  # requests near a kept answer after which a bound that cannot be kept is not pursued further
+_ALIKE = 0.95
 Embedder = Callable[[Any], NDArray[Any]]
 """Takes the decoded input (a dict by name if several) and returns a vector of any shape and scale."""
 
@@ -94,10 +100,12 @@ class Similar:
     def entries(self) -> int:
         return len(self._answers)
 
-    def mark(self, items: Mapping[str, NDArray[Any]]) -> PictureMark | None:
+    def mark(self, items: Mapping[str, Any]) -> PictureMark | None:
         """Fingerprint decoded inputs. Pictures are [H, W, C], C up to 4, integer or float."""
         kind: list[Hashable] = []
         means = []
+        if not all(isinstance(item, np.ndarray) for item in items.values()):  # a text
+            return None
         for name, item in items.items():
             if item.ndim == 3 and item.shape[2] <= _MOST_CHANNELS and item.size and item.dtype.kind in "uif":
                 kind.append((name, item.dtype.char, item.shape))
@@ -172,18 +180,30 @@ class Semantic:
     """The embedding tier, bounded in entries, least recently used first out. Thread-safe.
 
     A `Cache` takes the settings and keeps answers of its own (`fresh`), so two models share none.
-    threshold: the largest cosine distance that counts as alike, from 0 to 2.
+    threshold: the largest cosine distance that counts as alike, from 0 to 2; with `error`, that is considered at all.
+    error: the largest share of false answers among those given; None to give all within `threshold`.
+    same: whether a kept answer would have done in place of a computed one; see `same_answer`.
+    sample: with `error`, share of the answers that could be given and are computed to be compared.
+    chance: gives the numbers that choose them.
     """
 
     def __init__(
         self,
         embed: Any,
-        threshold: float,
+        threshold: float | None = None,
         *,
+        error: float | None = None,
+        same: Callable[[Any, Any], bool] | None = None,
+        sample: float = 0.1,
+        chance: Random | None = None,
         max_entries: int = 10_000,
         ttl_s: float | None = None,
         clock: Callable[[], float] = elapsed_s,
     ) -> None:
+        if threshold is None:
+            if error is None:
+                raise ValueError("Semantic takes a threshold, or the error that it may make")
+            threshold = _CONSIDERED
         if not 0 <= threshold <= 2:
             raise ValueError(f"the threshold is a cosine distance from 0 to 2, not {threshold}")
         if max_entries < 1 or (ttl_s is not None and not ttl_s > 0):
@@ -193,9 +213,12 @@ class Semantic:
         self._max_entries = max_entries
         self._ttl_s = ttl_s
         self._clock = clock
+        self._error, self._same, self._sample, self._chance = error, same or same_answer, sample, chance
+        self._bound = None if error is None else ErrorBound(error, sample, chance)
         self._lock = threading.Lock()
         self._n = self._ticks = 0
         self._outputs: list[Any] = []
+        self._records: list[Entry] = []
         self._vectors = np.empty((0, 0), np.float32)
         self._used = np.zeros(max_entries, np.int64)
         self._born = np.zeros(max_entries, np.float64)
@@ -203,14 +226,22 @@ class Semantic:
     def fresh(self) -> Semantic:
         """The same settings and no answers."""
         return Semantic(
-            self._embed, self.threshold, max_entries=self._max_entries, ttl_s=self._ttl_s, clock=self._clock
+            self._embed,
+            self.threshold,
+            error=self._error,
+            same=self._same,
+            sample=self._sample,
+            chance=self._chance,
+            max_entries=self._max_entries,
+            ttl_s=self._ttl_s,
+            clock=self._clock,
         )
 
     @property
     def entries(self) -> int:
         return self._n
 
-    def mark(self, items: Mapping[str, NDArray[Any]]) -> NDArray[np.float32] | None:
+    def mark(self, items: Mapping[str, Any]) -> NDArray[np.float32] | None:
         """The request's direction, float32 [n] of length 1; None if it has none."""
         try:
             given = self._embed(next(iter(items.values())) if len(items) == 1 else items)
@@ -226,22 +257,67 @@ class Semantic:
         """The nearest answer, if within the threshold and the age limit."""
         now = self._clock()
         with self._lock:
-            if not self._n or self._vectors.shape[1] != vector.size:
+            found = self._nearest(vector, now)
+            if found is None:
                 return None
-            cosines = self._vectors[: self._n] @ vector
-            if self._ttl_s is not None:
-                cosines[now - self._born[: self._n] >= self._ttl_s] = -2.0
-            nearest = int(cosines.argmax())
-            distance = max(0.0, 1.0 - float(cosines[nearest]))
-            if distance > self.threshold:
+            nearest, distance = found
+            if self._bound is not None and not self._bound.serves(self._records[nearest], distance):
                 return None
             self._used[nearest] = self._tick()
             return SimilarHit(self._outputs[nearest], distance, now - float(self._born[nearest]))
 
-    def remember(self, vector: NDArray[np.float32], outputs: Mapping[str, NDArray[Any]]) -> None:
-        """outputs: of a real inference for `vector`."""
-        outputs = freeze(outputs)
+    def _nearest(self, vector: NDArray[np.float32], now: float) -> tuple[int, float] | None:
+        """Place and distance of the nearest answer, if within the threshold and the age limit."""
+        if not self._n or self._vectors.shape[1] != vector.size:
+            return None
+        cosines = self._vectors[: self._n] @ vector
+        if self._ttl_s is not None:
+            cosines[now - self._born[: self._n] >= self._ttl_s] = -2.0
+        nearest = int(cosines.argmax())
+        distance = max(0.0, 1.0 - float(cosines[nearest]))
+        return None if distance > self.threshold else (nearest, distance)
+
+    def answer(self, item: Any, compute: Callable[[Any], Any]) -> tuple[Any, bool]:
+        """A kept answer, or what `compute(item)` gives; and whether it was kept.
+
+        For whatever costs more than the vector, such as a question to a server. `same` compares such answers."""
+        mark = self.mark({"item": item})
+        hit = None if mark is None else self.find(mark)
+        if hit is not None:
+            return hit.outputs, True
+        made = compute(item)
+        if mark is not None:
+            self.remember(mark, made)
+        return made, False
+
+    def _confirms(self, kept: Any, computed: Any) -> bool:
+        try:
+            return bool(self._same(kept, computed))
+        except Exception:  # noqa: BLE001 - whatever an application's function raises, the answer is there already
+            return False
+
+    @property
+    def learns(self) -> bool:
+        """Whether it gives no answers yet, and may soon."""
+        return self._bound is not None and not self._bound.cut and self._bound.withheld < _LEARNING
+
+    def bound(self) -> BoundStats | None:
+        """How often its answers are false; None without `error`."""
         with self._lock:
+            return None if self._bound is None else self._bound.stats()
+
+    def remember(self, vector: NDArray[np.float32], outputs: Any) -> None:
+        """outputs: of a real inference for `vector`."""
+        outputs = freeze(outputs) if isinstance(outputs, Mapping) else outputs
+        with self._lock:
+            found = None if self._bound is None else self._nearest(vector, self._clock())
+            if self._bound is not None and found is not None:
+                place, distance = found
+                right = self._confirms(self._outputs[place], outputs)
+                self._bound.learn(self._records[place], distance, right=right)
+                if right:  # confirmed: it stays the one entry of its kind
+                    self._used[place], self._born[place] = self._tick(), self._clock()
+                    return
             if self._vectors.shape[1] != vector.size:
                 self._forget()
                 # Not touched before it is used: the system gives the memory page by page.
@@ -250,9 +326,10 @@ class Semantic:
                 place = self._n
                 self._n += 1
                 self._outputs.append(outputs)
+                self._records.append(new_entry())
             else:
                 place = int(self._used.argmin())
-                self._outputs[place] = outputs
+                self._outputs[place], self._records[place] = outputs, new_entry()
             self._vectors[place] = vector
             self._used[place] = self._tick()
             self._born[place] = self._clock()
@@ -263,12 +340,30 @@ class Semantic:
 
     def _forget(self) -> None:
         self._n = self._ticks = 0
-        self._outputs = []
+        self._outputs, self._records = [], []
         self._vectors = np.empty((0, 0), np.float32)
 
     def _tick(self) -> int:
         self._ticks += 1
         return self._ticks
+
+
+def same_answer(kept: Any, computed: Any) -> bool:
+    """Whether two answers say the same.
+
+    Of floats: the same largest value at the same place, and a cosine of 0.95; of anything else: equality."""
+    if not isinstance(kept, Mapping):
+        return bool(kept == computed)
+    for name, array in kept.items():
+        one, other = np.asarray(array).ravel(), np.asarray(computed[name]).ravel()
+        if one.dtype.kind != "f" or one.size < 2 or one.shape != other.shape:
+            if not np.array_equal(one, other):
+                return False
+            continue
+        lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
+        if one.argmax() != other.argmax() or not float(one @ other) >= _ALIKE * lengths:
+            return False
+    return True
 
 
 def _vector_of(model: Any) -> Embedder:

@@ -35,6 +35,7 @@ from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
 from edgekit_runtime.system.records import record, replace
 
 if TYPE_CHECKING:
+    from edgekit_runtime.cache.bounded import BoundStats
     from edgekit_runtime.cache.shared import SharedCache, SharedStats
 
 CHEAP = 0.01
@@ -72,13 +73,16 @@ class Look:
 
 @record(frozen=True)
 class SimilarStats:
-    """mean_distance: of the hits; None before the first."""
+    """mean_distance: of the hits; None before the first.
+    bound: of a semantic tier with an `error`.
+    """
 
     hits: int
     misses: int
     mean_distance: float | None
     entries: int
     worth: WorthStats
+    bound: BoundStats | None = None
 
 
 @record(frozen=True)
@@ -199,7 +203,7 @@ class Cache:
                 else:
                     self._once.clear()
 
-    def similar(self, items: Mapping[str, NDArray[Any]]) -> Look | None:
+    def similar(self, items: Mapping[str, Any]) -> Look | None:
         """Compare decoded inputs with earlier ones. None if no tier is on or worth asking now."""
         if not self._alike:
             return None
@@ -289,14 +293,14 @@ class _Alike:
         self._hits = self._misses = 0
         self._distance = 0.0
 
-    def look(self, items: Mapping[str, NDArray[Any]]) -> tuple[Any, SimilarHit | None]:
+    def look(self, items: Mapping[str, Any]) -> tuple[Any, SimilarHit | None]:
         """The request's mark (None if skipped or unsupported), and the hit."""
         start = self._clock()
         if not self.worth.pays(start):
             return None, None
         mark = self.tier.mark(items)
         hit = self.tier.find(mark) if mark is not None else None
-        self.worth.record_lookup(hit is not None, start, self._clock())
+        self.worth.record_lookup(hit is not None or getattr(self.tier, "learns", False), start, self._clock())
         with self._lock:
             if hit is None:
                 self._misses += 1
@@ -308,7 +312,8 @@ class _Alike:
     def stats(self) -> SimilarStats:
         with self._lock:
             mean = self._distance / self._hits if self._hits else None
-            return SimilarStats(self._hits, self._misses, mean, self.tier.entries, self.worth.stats())
+            bound = self.tier.bound() if isinstance(self.tier, Semantic) else None
+            return SimilarStats(self._hits, self._misses, mean, self.tier.entries, self.worth.stats(), bound)
 
 
 @record(frozen=True)

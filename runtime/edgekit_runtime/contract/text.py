@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,11 @@ class Text:
     """One text, checked. data: UTF-8."""
 
     data: bytes
+
+
+def texts_of(named: Mapping[str, Any]) -> dict[str, str]:
+    """The text of a request, for an embedder; empty if it was given as arrays."""
+    return {name: value.data.decode() for name, value in named.items() if isinstance(value, Text)}
 
 
 def register(data: bytes) -> str:

@@ -28,6 +28,7 @@ from edgekit_runtime.cache.identity import Flights, identify, of_artifact
 from edgekit_runtime.cache.tiered import Cache
 from edgekit_runtime.contract.decode import copy_in
 from edgekit_runtime.contract.kinds import kind_of
+from edgekit_runtime.contract.text import texts_of
 from edgekit_runtime.policy.budget import decide
 from edgekit_runtime.serving.device import Device
 from edgekit_runtime.serving.opened import OpenedBundle
@@ -263,7 +264,7 @@ class Journey:
         if (
             cache is not None
             and cache.compares
-            and (look := self.faults.shield("cache", partial(cache.similar, items))) is not None
+            and (look := self.faults.shield("cache", partial(cache.similar, texts_of(named) or items))) is not None
         ):
             request.timings["similar"] = (perf_counter() - now) * 1e3
             if look.hit is not None:
