@@ -26,6 +26,8 @@ from edgekit_runtime.telemetry.histogram import SCALE, Histogram
 MOST = (1 << 53) - 1
 """Counts stop here: what JSON, SQLite and PostgreSQL all keep exactly, and no sum of a few overflows."""
 Bins = dict[str, tuple[int, int, dict[int, int]]]
+_encode = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode  # `dumps` makes one each time
+_decode = json.JSONDecoder().decode
 
 
 def add(bins: Bins, name: str, scale: int, zeros: int, buckets: Mapping[int, int]) -> None:
@@ -62,14 +64,15 @@ def pack(bins: Bins) -> bytes:
     for name, (scale, zeros, buckets) in bins.items():
         indexes = sorted(buckets)
         first = at = indexes[0] if indexes else 0
-        counts = []
+        counts = [scale, min(zeros, MOST), first]
         for index in indexes:
             if index != at:
                 counts.append(at - index)
-            counts.append(min(buckets[index], MOST))
+            n = buckets[index]
+            counts.append(n if n < MOST else MOST)
             at = index + 1
-        parts[name] = [scale, min(zeros, MOST), first, *counts]
-    return zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), 1)
+        parts[name] = counts
+    return zlib.compress(_encode(parts).encode(), 1)
 
 
 def unpack(blob: bytes | None) -> Bins:
@@ -77,7 +80,7 @@ def unpack(blob: bytes | None) -> Bins:
     if blob and blob[0] != _ZLIB:
         return _unpack_planes(blob)
     bins: Bins = {}
-    for name, (scale, zeros, at, *counts) in (json.loads(zlib.decompress(blob)) if blob else {}).items():
+    for name, (scale, zeros, at, *counts) in (_decode(zlib.decompress(blob).decode()) if blob else {}).items():
         if not counts or min(counts) > 0:
             buckets = dict(zip(range(at, at + len(counts)), counts, strict=True))
         else:
