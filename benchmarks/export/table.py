@@ -288,9 +288,8 @@ def main() -> None:
                 print(row, file=sys.stderr, flush=True)
     print(markdown(found))
     if options.engine and options.write and options.write.exists():  # the other engines' rows stay
-        new = {(row.bundle, row.recipe, row.engine) for row in found}
         old = [Row(**row) for row in json.loads(options.write.read_text())["rows"]]
-        found = [row for row in old if (row.bundle, row.recipe, row.engine) not in new] + found
+        found = list({(row.bundle, row.recipe, row.engine): row for row in (*old, *found)}.values())
     if options.write:
         options.write.write_text(json.dumps({"rows": [asdict(row) for row in found]}, indent=1) + "\n")
     if options.docs:

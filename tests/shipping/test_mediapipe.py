@@ -147,7 +147,6 @@ BUNDLES = {
     "vector of length 1": lambda folder: embedder(folder, normalize=True),
     "letterbox": lambda folder: classifier(folder, resize="letterbox"),
     "detector": detector,
-    "a raw detector": raw_detector,
     "a raw detector that letterboxes": lambda folder: raw_detector(folder, resize="letterbox"),
     "a raw detector that crops": lambda folder: raw_detector(folder, **CROP),
 }
@@ -317,17 +316,24 @@ def test_without_the_package_nothing_is_measured_and_the_command_says_so(tmp_pat
     assert json.loads((tmp_path / "out/export.json").read_text())["measured"] is None
 
 
-def test_what_measures_mediapipe_keeps_it_from_the_network(tmp_path, package):
-    folder, _ = exported(classifier(tmp_path))
-    (folder / "predict.py").write_text("import socket\nsocket.socket()\n")
+@pytest.fixture
+def unmeasured(tmp_path, request):
+    """A bundle and its folder, exported before MediaPipe is installed."""
     bundle = read_bundle(classifier(tmp_path))
+    folder, _ = exported(bundle.path)
+    request.getfixturevalue("package")
+    return bundle, folder
+
+
+def test_what_measures_mediapipe_keeps_it_from_the_network(unmeasured):
+    bundle, folder = unmeasured
+    (folder / "predict.py").write_text("import socket\nsocket.socket()\n")
     with pytest.raises(TargetError, match="MediaPipe cannot run it: PermissionError"):
         mediapipe.measure(ExportedArtifact(bundle, bundle.manifest.artifacts[0], True), folder, ())
 
 
-def test_a_mediapipe_that_hangs_is_ended(tmp_path, package):
-    folder, _ = exported(classifier(tmp_path))
-    bundle = read_bundle(classifier(tmp_path))
+def test_a_mediapipe_that_hangs_is_ended(unmeasured):
+    bundle, folder = unmeasured
     (folder / "predict.py").write_text("import time\ntime.sleep(1e6)\n")
     with pytest.raises(TargetError, match="MediaPipe gave no answer for 1 s"):
         mediapipe.measure(ExportedArtifact(bundle, bundle.manifest.artifacts[0], True), folder, (), silence_s=1)

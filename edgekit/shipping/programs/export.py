@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ class ExportTarget:
 
 TARGETS: dict[str, ExportTarget] = {
     "files": ExportTarget(python.write, ("tflite", "onnx", "ncnn")),
-    "web": ExportTarget(javascript.for_web, refusals=javascript.web_refusals, float_sides=True),
-    "node": ExportTarget(javascript.for_node, ("onnx",), numbers.refusals),
+    "web": ExportTarget(partial(javascript.write, runs_in="web"), refusals=javascript.web_refusals, float_sides=True),
+    "node": ExportTarget(partial(javascript.write, runs_in="node"), ("onnx",), numbers.refusals),
     "c": ExportTarget(c.write, ("onnx",), numbers.refusals),
     "mediapipe": ExportTarget(mediapipe.write, ("tflite",), mediapipe.refusals, True, mediapipe.measure),
 }

@@ -31,14 +31,6 @@ ANSWERS = {
 }
 
 
-def for_web(artifact: ExportedArtifact) -> Program:
-    return _write(artifact, "web")
-
-
-def for_node(artifact: ExportedArtifact) -> Program:
-    return _write(artifact, "node")
-
-
 def web_refusals(artifact: ExportedArtifact) -> Iterator[str]:
     """What a page cannot express; LiteRT.js takes fewer TFLite files than LiteRT."""
     yield from numbers.refusals(artifact)
@@ -49,7 +41,8 @@ def web_refusals(artifact: ExportedArtifact) -> Iterator[str]:
             yield f"'{tensor.name}' has a free batch axis, and LiteRT.js takes fixed ones"
 
 
-def _write(artifact: ExportedArtifact, runs_in: Literal["web", "node"]) -> Program:
+def write(artifact: ExportedArtifact, runs_in: Literal["web", "node"]) -> Program:
+    """Write it for a page, or for Node."""
     contract, entry, tensor = artifact.contract, artifact.entry, artifact.inputs[0]
     picture, shape = artifact.picture is not None, contract.input(tensor.name).shape
     engine = (
@@ -79,7 +72,10 @@ def _write(artifact: ExportedArtifact, runs_in: Literal["web", "node"]) -> Progr
         "SOURCE": "its file's name" if runs_in == "node" else "an image, a canvas, a video",
         "IMPORTS": js(_MODULES.get(engine, {})),
         "STEP": f"(step - {texts.get('ZERO')}) * {texts.get('SCALE')}" if artifact.float_sides else "step",
-        "VALUE": "nearest(Math.fround(x))" if tensor.quantization or entry.inputs[0].quantization else "x",
+        "OPTIONS": '{ extra: { session: { x64quantprecision: "1" } } }' if runs_in == "node" else "{}",  # exact
+        "VALUE": "nearest(Math.fround(x))" if facts["quantized"] else "x",
+        "PIXEL": f"nearest(Math.fround(Math.fround(pixel - mean) / [{texts.get('STD')}][c]))" if facts["quantized"]
+        else f"Math.fround(pixel * [{texts.get('FACTOR')}][c]) + [{texts.get('TERM')}][c]",
         "FILLED": f"answer[{texts['COUNT']}][0]" if facts.get("count") else texts.get("CANDIDATES", ""),
         "LABEL": "labels[index] ?? String(index)" if contract.labels else "String(index)",
         "SURE": "1 / (1 + Math.exp(-sure))" if facts.get("sigmoid") else "sure",

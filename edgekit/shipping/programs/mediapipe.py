@@ -119,6 +119,8 @@ def write(artifact: ExportedArtifact) -> Program:
         "VERB": verb,
         "ANSWER": javascript.ANSWERS[contract.task],
         "ALLOWED": repr(2.0 if contract.detection else steps * 1.001 or artifact.steps * 1e-3),
+        "PY_EVERY": "max_results=-1" if contract.task == "classification" else "",
+        "JS_EVERY": "{ maxResults: -1 }" if contract.task == "classification" else "",
         "PY_OPTIONS": ", ".join(f"{name!r}: {value!r}" for name, value in options.items()),
         "JS_OPTIONS": ", ".join(f"{name}: {value}" for name, value in camel.items()),
         "SWIFT_OPTIONS": "\n".join(f"    options.{name} = {value}" for name, value in camel.items()),

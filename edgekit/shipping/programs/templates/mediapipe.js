@@ -97,12 +97,7 @@ export async function check() {
     if (frame(width, height).join() !== wanted.join()) return [`differs: the frame of a picture of ${width} x ${height}`];
   }
 //.
-//? classes
-  const net = await open({ maxResults: -1 });
-//.
-//? not classes
-  const net = await open();
-//.
+  const net = await open(__JS_EVERY__);
   const golden = await (await fetch(at("./golden.json"))).json();
   for (const [number, recorded] of golden.entries()) {
     const picture = await createImageBitmap(await (await fetch(at(`./golden-${number}.png`))).blob());

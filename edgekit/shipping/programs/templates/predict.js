@@ -47,8 +47,7 @@ const opened = () => (model ??= open().catch((error) => {
 
 //? onnx
 async function open() {
-  const options = { extra: { session: { x64quantprecision: "1" } } }; // or 8 bits saturate on x86 without VNNI
-  return ort.InferenceSession.create(await bytes(new URL("./model.onnx", import.meta.url)), options);
+  return ort.InferenceSession.create(await bytes(new URL("./model.onnx", import.meta.url)), __OPTIONS__);
 }
 
 /** The engine's raw outputs, in the order of OUTPUTS. */
@@ -95,14 +94,8 @@ function nearest(real) {
 //? picture
 const WIDTH = __WIDTH__, HEIGHT = __HEIGHT__, CHANNELS = __CHANNELS__;
 
-//? quantized
 const TABLE = [__MEAN__].map((mean, c) => __ARRAY__.from({ length: 256 }, (_, pixel) => // (pixel - mean) / std
-  nearest(Math.fround(Math.fround(pixel - mean) / [__STD__][c]))));
-//.
-//? not quantized
-const TABLE = [__FACTOR__].map((factor, c) => __ARRAY__.from({ length: 256 }, (_, pixel) => // (pixel - mean) / std
-  Math.fround(pixel * factor) + [__TERM__][c]));
-//.
+  __PIXEL__));
 
 /** Pixels [height, width, channels] -> the tensor that the model takes. */
 export function tensorOf(pixels) {
