@@ -374,7 +374,7 @@ def _fill_cache(
     if not files:
         raise closed[0]
     began = monotonic()
-    with open_bundle(bundle, cache=False, **opened) as model:
+    with open_bundle(bundle, cache=False, settled=True, **opened) as model:  # one artifact, one form
         described = model.describe()
         if model.contract.state != "none":
             raise InputsError("the model keeps state, so its answers cannot be cached", where=str(bundle))

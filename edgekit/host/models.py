@@ -251,7 +251,7 @@ class Repository(ClosedOnExit["Repository"]):
         """
         model_of = partial(
             open_bundle, trust=trust, allow_unsigned=allow_unsigned, secret=secret, engine=engine, threads=threads,
-            cache=cache,
+            cache=cache, settled=True,
         )  # fmt: skip
 
         def opened(path: str | os.PathLike[str]) -> ServedModel:

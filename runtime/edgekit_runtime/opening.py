@@ -42,6 +42,7 @@ def open_bundle(
     limits: ModelLimits | None = None,
     hosts: Sequence[str | Host] | None = None,
     telemetry: TelemetryOptions | None = None,
+    settled: bool = False,
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.
 
@@ -64,6 +65,8 @@ def open_bundle(
     hosts: which answer requests that the device would answer late: http(s)://name:port of an edgekit host, or a `Host`,
     which may be another server of the Open Inference Protocol.
     telemetry: the broker to report to, None for no reports. docs/telemetry-format.md lists what is sent.
+    settled: measure what is fastest here before the first answer, not beside it; so is a model that keeps state, shares
+    a memory budget, or has a degraded artifact.
 
     Raises BundleError, IntegrityError, SignatureError, SecretError, MissingExtraError, EngineError, SelfTestError,
     MemoryExceeded; TelemetryError (telemetry-spool), CacheFileError, HostError (host-address, host-secret);
@@ -73,6 +76,7 @@ def open_bundle(
 
     with scarce(path), _without_collecting():
         from edgekit_runtime.bundle.secrets import check_argument
+        from edgekit_runtime.loading.readiness import choose_beside
         from edgekit_runtime.policy.options import CacheOptions, ModelLimits, Options, check_path
         from edgekit_runtime.serving.model import Model
 
@@ -86,17 +90,20 @@ def open_bundle(
     if telemetry is not None:
         _check_spool(telemetry, cache.disk)
 
-    def opener(another: str | os.PathLike[str]) -> OpenedBundle:
+    def opener(another: str | os.PathLike[str], *, later: bool = False) -> OpenedBundle:
         check_path("path", another, "open_bundle")
         with scarce(another):
-            return _open(another, options)
+            return _open(another, options, later=later)
 
-    opened = opener(path)
+    opened = opener(path, later=not settled)
     try:
         with scarce(path):
             model = Model(opened, options, opener)
             if telemetry is not None:
                 model.report(telemetry)
+            if opened.prepared.verdict.pending:
+                how = _preparation(opened.bundle, options)
+                model.choose_beside(lambda prepared, bundle, run: choose_beside(prepared, bundle, how, run))
         if os.environ.get("EDGEKIT_NOTIFY") and os.environ.get("NOTIFY_SOCKET"):
             from edgekit_runtime.system.systemd import notify_open
 
@@ -139,7 +146,7 @@ def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str]
         refuse_foreign(telemetry.file)
 
 
-def _open(path: str | os.PathLike[str], options: Options) -> OpenedBundle:
+def _open(path: str | os.PathLike[str], options: Options, *, later: bool) -> OpenedBundle:
     from edgekit_runtime.bundle.reader import read_verified
     from edgekit_runtime.bundle.secrets import find_secret
 
@@ -147,9 +154,9 @@ def _open(path: str | os.PathLike[str], options: Options) -> OpenedBundle:
     if _is_root(path):
         from edgekit_runtime.install.open_active import open_root
 
-        return open_root(path, options.trust, secret, lambda bundle: _ready(bundle, options))
+        return open_root(path, options.trust, secret, lambda bundle: _ready(bundle, options, later=later))
     bundle = read_verified(path, options.trust, secret=secret, allow_unsigned=options.allow_unsigned)
-    return _ready(bundle, options)
+    return _ready(bundle, options, later=later)
 
 
 def _is_root(path: str | os.PathLike[str]) -> bool:
@@ -163,20 +170,28 @@ def _is_root(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
+def _preparation(bundle: Bundle, options: Options, *, later: bool = False) -> Preparation:
     from edgekit_runtime.loading.candidates import TuningOptions
-    from edgekit_runtime.loading.readiness import Preparation, prepare
-    from edgekit_runtime.serving.opened import OpenedBundle
+    from edgekit_runtime.loading.readiness import Preparation
 
     delegate = os.fspath(options.delegate or os.environ.get("EDGEKIT_DELEGATE") or "") or None
-    how = Preparation(
+    stateless = bundle.manifest.contract.state == "none"
+    return Preparation(
         TuningOptions(options.engine, options.threads, delegate, options.pin),
         batching=options.limits.may_batch,
         isolate=options.isolate,
         hang_s=options.limits.hang_s,
         memory=options.limits.memory,
-        cache_mb=options.cache.memory_bytes / 1e6 if bundle.manifest.contract.state == "none" else 0.0,
+        cache_mb=options.cache.memory_bytes / 1e6 if stateless else 0.0,
+        later=later and stateless and not options.limits.degraded,
     )
+
+
+def _ready(bundle: Bundle, options: Options, *, later: bool) -> OpenedBundle:
+    from edgekit_runtime.loading.readiness import prepare
+    from edgekit_runtime.serving.opened import OpenedBundle
+
+    how = _preparation(bundle, options, later=later)
     if bundle.manifest.contract.text is not None:
         _take_tokenizer(bundle)
     with ExitStack() as undo:

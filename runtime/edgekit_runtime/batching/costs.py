@@ -18,8 +18,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from edgekit_runtime.system.errors import MemoryExceeded
@@ -168,6 +167,13 @@ class Costs:
             rest = first[n - parts[part]]
             first[n] = max(parts[part], rest, key=lambda s: s / one[s] if s else 0.0)
         self._tables = one, total, first
+
+
+def median(values: Iterable[float]) -> float:
+    """As `statistics` has it, which imports decimals and fractions."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 30) -> float:

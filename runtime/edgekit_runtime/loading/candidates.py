@@ -184,6 +184,7 @@ class TuningVerdict:
     kept: whether it is on disk.
     settled: no other may be clearly faster, and the board was not busy; else a later opening measures again.
     openings: how many measured.
+    pending: it answers while candidates are measured.
     """
 
     chosen: TuningCandidate
@@ -194,6 +195,7 @@ class TuningVerdict:
     kept: bool = False
     settled: bool = True
     openings: int = 1
+    pending: bool = False
 
     def in_order(self) -> tuple[TuningCandidate, ...]:
         """The chosen one, then the others that passed, fastest first, should it not load."""
@@ -211,6 +213,7 @@ class TuningVerdict:
             "why": self.why,
             "seconds": round(self.seconds, 3),
             "kept": self.kept,
+            "pending": self.pending,
             "candidates": [
                 {
                     "candidate": one.candidate.label,

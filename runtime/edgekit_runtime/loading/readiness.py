@@ -10,7 +10,9 @@ Rules:
 - no engine reads a file whose structure was not checked (`modelfile`), and this process none that no child loaded;
 - a golden example is replayed by the very engine that will serve, and all where they have not agreed here before;
 - a candidate that passed its trial and does not load now makes way for the next, with its reason;
-- under a memory limit the model first gives up batches and cache, and reports it, before it is refused.
+- under a memory limit the model first gives up batches and cache, and reports it, before it is refused;
+- while candidates are measured beside it, a model has no batches that its default candidate would try first;
+- what is measured beside a model must fit into the memory with it, else it is measured first.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from time import perf_counter
 from typing import Any, TypedDict
 
 from edgekit_runtime.bundle.manifest import ArtifactEntry
-from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, Engine, expected_info, load_with
 from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.loading.candidates import TuningCandidate, TuningOptions, TuningVerdict, untried_candidates
@@ -31,7 +33,15 @@ from edgekit_runtime.loading.tuning import Tuner, offered_candidates, tune
 from edgekit_runtime.loading.warming import Load, batches_offered, shares_one_engine, warm_up
 from edgekit_runtime.modelfile.check import DELEGATED, check_artifact, delegated_operators
 from edgekit_runtime.system.board import homeless, resident_mb
-from edgekit_runtime.system.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
+from edgekit_runtime.system.children import StoppableRun
+from edgekit_runtime.system.errors import (
+    BundleError,
+    EdgekitError,
+    EngineError,
+    MemoryExceeded,
+    MissingExtraError,
+    SelfTestError,
+)
 from edgekit_runtime.system.memory import Claim, MemoryBudget, Need, megabytes, room_here
 from edgekit_runtime.system.records import asdict, field, record, replace
 
@@ -52,6 +62,7 @@ class Preparation:
     memory: a budget shared with other models; None for the system's limits.
     cache_mb: the cache's size, in MB (1e6 bytes).
     tuning: None for EDGEKIT_TUNE.
+    later: answer first, and measure then (`choose_beside`).
     """
 
     wanted: TuningOptions = field(default_factory=TuningOptions)
@@ -61,6 +72,7 @@ class Preparation:
     memory: MemoryBudget | None = None
     cache_mb: float = 0.0
     tuning: Tuner | None = None
+    later: bool = False
 
 
 @record(frozen=True)
@@ -152,7 +164,41 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> PreparedEngine:
     begun = perf_counter()
     _check_runnable(bundle, how.wanted)
     verdict = tune(bundle, how.wanted, _tuning(bundle, how))
+    try:
+        return _ready(bundle, how, verdict, begun)
+    except EdgekitError:
+        if not verdict.pending:
+            raise
+    return prepare(bundle, replace(how, later=False))  # another candidate may do
+
+
+def choose_beside(prepared: PreparedEngine, opened: Bundle, how: Preparation, run: StoppableRun) -> PreparedEngine:
+    """Measure, and prepare the fastest; `prepared` itself, with the verdict, if that is it.
+
+    opened: what `prepared` was loaded from.
+    Raises as `prepare` does, and ClosedError once `run` was stopped.
+    """
+    bundle, begun = read_bundle(opened.path, secret=opened.secret), perf_counter()
+    if bundle.digest != opened.digest:
+        raise BundleError("the file was replaced while it was in use", where=str(bundle.path), do="Open it again")
+    before = prepared.verdict
+    verdict = tune(bundle, how.wanted, replace(_tuning(bundle, how), later=False, beside=True, run=run))
+    complete = before.how == "stored" or not how.batching or not batches_offered(bundle, prepared.entry)
+    if verdict.chosen == before.chosen and complete:
+        return replace(prepared, verdict=verdict)
+    run.check()
+    fresh = _ready(bundle, how, verdict, begun)
+    forms = [(one.entry, one.engine.info, one.engine.sizes) for one in (prepared, fresh)]
+    if forms[0] == forms[1]:
+        fresh.close()
+        return replace(prepared, verdict=verdict, notes=fresh.notes)
+    return fresh
+
+
+def _ready(bundle: Bundle, how: Preparation, verdict: TuningVerdict, begun: float) -> PreparedEngine:
     chosen_at = perf_counter()
+    if verdict.pending and verdict.how == "default":
+        how = replace(how, batching=False)
     before = resident_mb() if not how.isolate else 0.0
     loaded = _load_first(bundle, verdict, how)
     with ExitStack() as undo:
@@ -177,7 +223,7 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> PreparedEngine:
     return PreparedEngine(
         warm.engine,
         loaded.entry,
-        verdict,
+        replace(verdict, chosen=loaded.candidate) if verdict.pending else verdict,
         warm.tested,
         dict(warm.engine.seconds),
         ready,
@@ -282,7 +328,8 @@ def _tuning(bundle: Bundle, how: Preparation) -> Tuner:
 
     Raises MemoryExceeded if not even a process of its own would fit.
     """
-    left = how.memory.room_mb if how.memory is not None else room_here().hard_mb
+    room = room_here()
+    left = how.memory.room_mb if how.memory is not None else room.hard_mb
     if left is not None and how.isolate:
         if left <= PROCESS_MB:
             raise MemoryExceeded(
@@ -292,7 +339,10 @@ def _tuning(bundle: Bundle, how: Preparation) -> Tuner:
                 do="Allow more, close another model, or open it with isolate=False",
             )
         left -= PROCESS_MB
-    return replace(how.tuning, memory_mb=left) if how.tuning is not None else Tuner.from_environment(left)
+    tuner = replace(how.tuning, memory_mb=left) if how.tuning is not None else Tuner.from_environment(left)
+    beside_mb = 2 * PROCESS_MB + 4 * _ESTIMATE * max(entry.bytes for entry in bundle.manifest.artifacts) / 1e6
+    fits = how.memory is None and all(mb is None or mb >= beside_mb for mb in (room.hard_mb, room.soft_mb))
+    return replace(tuner, later=tuner.later and how.later and fits)
 
 
 def _check_runnable(bundle: Bundle, wanted: TuningOptions) -> None:

@@ -14,7 +14,9 @@ Rules:
   future, by which nothing fits into the memory;
 - a verdict counts if no other user could write it (`files.read_own`); one that cannot be kept is logged once
   a process and says so in `why`;
-- of two processes that open at once the second waits and reads the first one's verdict.
+- of two processes that open at once the second waits and reads the first one's verdict;
+- a verdict may be postponed: the chosen one before, or the bundle's default, answers while the candidates are measured.
+  If a process ended before that, the next opening measures first.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from edgekit_runtime.system.errors import (
     MemoryExceeded,
     from_json,
 )
-from edgekit_runtime.system.files import first_unsafe, in_turn
+from edgekit_runtime.system.files import NOFOLLOW, first_unsafe, in_turn
 from edgekit_runtime.system.memory import megabytes
 from edgekit_runtime.system.records import record
 from edgekit_runtime.system.sealed import name_of
@@ -80,16 +82,20 @@ class Tuner:
     memory_mb: memory that the model may take, None for no limit.
     folder: of verdicts, None for the state folder.
     run: starts the child, as `subprocess.run` does.
+    later: a verdict that must be measured is postponed, see `TuningVerdict.pending`.
+    beside: a model answers meanwhile, so that a child may be silent for want of the processor.
     """
 
     bound_s: float = BOUND_S
     memory_mb: float | None = None
     folder: Path | None = None
     run: Run = run_child
+    later: bool = False
+    beside: bool = False
 
     @classmethod
     def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuner:
-        """EDGEKIT_TUNE: `off`, or a number of seconds. Raises EngineError for anything else."""
+        """EDGEKIT_TUNE: `off`, or seconds, which `open_bundle` waits for. Raises EngineError."""
         text = (os.environ if environ is None else environ).get("EDGEKIT_TUNE", "").strip().lower()
         try:
             seconds = BOUND_S if not text else 0.0 if text == "off" else float(text)
@@ -97,7 +103,7 @@ class Tuner:
             seconds = -1.0
         if not 0 <= seconds < 3600:
             raise EngineError(f"'{text}' is neither 'off' nor a number of seconds", where="EDGEKIT_TUNE", do="Unset it")
-        return cls(seconds, memory_mb)
+        return cls(seconds, memory_mb, later=not text)
 
 
 def offered_candidates(bundle: Bundle, wanted: TuningOptions) -> tuple[TuningCandidate, ...]:
@@ -127,8 +133,26 @@ def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> 
     file = folder / f"{name_of(*parts)}.json"
     if (known := _read_verdict(bundle, offer, tuning, file)) is not None:
         return known
+    if tuning.later and (meanwhile := _postponed(offer, tuning, file)) is not None:
+        return meanwhile
     with in_turn(folder, tuning.bound_s + _grace_s(offer)):
         return _read_verdict(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
+
+
+def _postponed(offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
+    """What answers until the candidates are measured; None if an earlier process never did."""
+    with in_turn(file.parent, 0.0) as alone:
+        if alone and _begun(file).exists():
+            return None
+        with contextlib.suppress(OSError):
+            os.close(os.open(_begun(file), os.O_WRONLY | os.O_CREAT | NOFOLLOW, 0o600))
+    known = read(file, offer, tuning.memory_mb) or _default(offer, "the first answers do not wait for it")
+    return replace(known, pending=True, why=f"{known.why}; the candidates are measured in the background")
+
+
+def _begun(file: Path) -> Path:
+    """There from a postponed verdict on until it is measured."""
+    return file.with_suffix(".begun")
 
 
 def _default(offer: Sequence[TuningCandidate], why: str) -> TuningVerdict:
@@ -180,7 +204,7 @@ def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, fi
     for _ in range(_MOST_CHILDREN):
         left = [number for number in order if number not in found.refused]
         bound_s = max(1.0, tuning.bound_s - (time.monotonic() - started))
-        if not left or not _run_trial(bundle, left, found, bound_s, tuning.run):
+        if not left or not _run_trial(bundle, left, found, bound_s, tuning):
             break
     tried = found.tried()
     if not any(one.p50_ms is not None or one.refused for one in tried):
@@ -193,6 +217,9 @@ def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, fi
         choose_verdict(tried, champion, None, settled) if champion is not None and not found.interrupted else None
     )
     kept = everything is not None and store(file, replace(everything, seconds=seconds, openings=openings)).kept
+    if not found.interrupted:
+        with contextlib.suppress(OSError):
+            _begun(file).unlink()
     verdict = choose_verdict(tried, champion, tuning.memory_mb, settled)
     if verdict is None:
         raise _refusal(bundle, tried, tuning.memory_mb)
@@ -232,16 +259,21 @@ class _TrialResults:
         )
 
 
-def _run_trial(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s: float, run: Run) -> bool:
+def _run_trial(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s: float, tuning: Tuner) -> bool:
     """Try these candidates in a child. True if it died of one, so that another should continue."""
     offer = [found.offer[number] for number in numbers]
     job = {**bundle_job(bundle), "candidates": [asdict(one) for one in offer], "bound_s": bound_s}
     silence_s = bound_s + _grace_s(offer)
     try:
-        came = ask(python_module("edgekit_runtime.loading.tuning_trial"), job, silence_s=silence_s, run=run)
+        came = ask(
+            python_module("edgekit_runtime.loading.tuning_trial"), job, silence_s=silence_s, run=tuning.run, brief=True
+        )
     except OSError:
         return False
     died = f"crashed with {came.crashed}" if came.crashed else ""
+    if came.silent and tuning.beside:
+        found.interrupted.append(None)
+        return False
     if came.silent:
         died = f"did not respond within {silence_s:.0f} s"
     blame = _listen(came.facts, numbers, found)

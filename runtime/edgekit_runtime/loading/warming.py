@@ -162,7 +162,7 @@ def warm_up(
             elif engine is not single:
                 engine.close()
     if known and kept is not None:
-        notes = [*kept.notes, *notes]
+        notes = [*(kept.notes if offer else ()), *notes]
     else:
         found = asdict(tested) if kept is None else asdict(kept)
         fresh = {"seconds": seconds, "tried": tried, "notes": tuple(notes)}

@@ -72,7 +72,7 @@ class Device:
         self._clock, self.learned = clock, InferenceHistory(clock=clock)
         self._watching = threading.RLock()  # what is submitted while the interpreter ends runs in this very thread
         self._watch: Future[BatchResult] | None = None
-        self._throttle_s = 0.0
+        self.throttle_s = 0.0
         free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
         self.costs = Costs(prepared.costs, fixed=not free, hand_off_s=hand_off_s())
         single_s = self.slowest_s = self.costs.seconds(1)
@@ -167,7 +167,7 @@ class Device:
         if not 0 <= delay_ms < math.inf:
             raise ValueError(f"delay_ms must be 0 or more, not {delay_ms}")
         with self._watching:
-            self._throttle_s = delay_ms / 1e3
+            self.throttle_s = delay_ms / 1e3
             self.batcher.runs.one = self._run_one
 
     def close(self, timeout_s: float) -> None:
@@ -198,7 +198,7 @@ class Device:
         """Run the first item, or each throttled one; others go to the engine's own `run`."""
         self._before_run()
         with self._watching:
-            if not self._throttle_s:
+            if not self.throttle_s:
                 self.batcher.runs.one = self.engine.run
         return self.engine.run(tensors)
 
@@ -210,5 +210,5 @@ class Device:
                 self.batcher.abandon,
                 lambda slowest_s: limit_s(slowest_s) if self._hang_s is None else self._hang_s,
             )
-        if self._throttle_s:
-            time.sleep(self._throttle_s)
+        if self.throttle_s:
+            time.sleep(self.throttle_s)

@@ -6,11 +6,13 @@
 Rules:
 - a model is ready when `open_bundle` returns: verified, self-tested, warm;
 - `predict`, `submit` and `apredict` go the same journey, through the same batcher;
-- `swap` changes the bundle between two requests: each request is answered by one bundle, and none is lost.
+- `swap` changes the bundle between two requests: each request is answered by one bundle, and none is lost;
+- so does a candidate that was measured to be faster, while the counts, the reports and the hosts stay.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -39,22 +41,30 @@ from edgekit_runtime.system.closing import ClosedOnExit
 from edgekit_runtime.system.errors import ClosedError, ContractError, model_closed
 from edgekit_runtime.system.faults import Faults
 from edgekit_runtime.system.memory import scarce
-from edgekit_runtime.system.records import asdict, field, record
+from edgekit_runtime.system.records import asdict, field, record, replace
 from edgekit_runtime.system.watchdog import Health
 from edgekit_runtime.telemetry.meter import Counts, Meter, MeterStats
 from edgekit_runtime.telemetry.slow import SlowWatch
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
+    from edgekit_runtime.bundle.reader import Bundle
+    from edgekit_runtime.loading.readiness import PreparedEngine
+    from edgekit_runtime.serving.choice_beside import ChoiceBeside
     from edgekit_runtime.serving.describe_and_stats import ModelDescription
     from edgekit_runtime.serving.doubtful import Doubts
     from edgekit_runtime.serving.shadow import Shadow
+    from edgekit_runtime.system.children import StoppableRun
     from edgekit_runtime.telemetry.histogram import CountedWindow, ShadowWindow
     from edgekit_runtime.telemetry.metrics import ModelMetrics
     from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions, TelemetryStats
     from edgekit_runtime.telemetry.window import System
 
+    Choose = Callable[[PreparedEngine, Bundle, StoppableRun], PreparedEngine]
+
 MOST_PRIORITY = 1000
+_DRAIN_S = 60.0
+_LOG = logging.getLogger("edgekit_runtime")
 
 
 @record(frozen=True)
@@ -120,6 +130,7 @@ class Model(ClosedOnExit["Model"]):
         self._sessions = Sessions(self._session_parts(self._journey))
         self._swapping = threading.Lock()
         self._closed, self._paused = False, 0.0
+        self._beside: ChoiceBeside | None = None
         self._reporter: Reporter | None = None
         self._telemetry: TelemetryOptions | None = None
         self._shadow: Shadow | None = None
@@ -214,7 +225,7 @@ class Model(ClosedOnExit["Model"]):
                 if self._closed or journey is self._journey:
                     raise
 
-    def swap(self, path: str | os.PathLike[str], *, timeout_s: float = 60.0) -> None:
+    def swap(self, path: str | os.PathLike[str], *, timeout_s: float = _DRAIN_S) -> None:
         """Answer with another bundle from now on. Returns once the old one is drained and closed.
 
         The new bundle is verified, self-tested and warmed up while the old one answers; if it fails, nothing changes.
@@ -241,17 +252,66 @@ class Model(ClosedOnExit["Model"]):
                 opened.close()
                 raise
             self._counts.begin(fresh.meter)
-            old, self._journey = self._journey, fresh
-            if self._closed:
-                fresh.close(0.0)
+            old = self._journey
             try:
-                old.retire(timeout_s)
+                self._hand_over(fresh, timeout_s)
             finally:
-                self._predicted_late += old.predicted_late
                 self._faults.shield("meter", lambda: self._counts.end(old.meter))
             if opened.held is not None:
                 opened.held.accompany(self)
             self._faults.shield("telemetry", self._restart_report)
+
+    def choose_beside(self, choose: Choose) -> None:
+        """Measure the candidates in the background, and answer with the fastest."""
+        from edgekit_runtime.serving.choice_beside import ChoiceBeside
+
+        self._beside = ChoiceBeside(lambda run: self._choose(choose, run), self._faults)
+
+    def _choose(self, choose: Choose, run: StoppableRun) -> None:
+        journey = self._journey
+        opened, prepared = journey.opened, journey.opened.prepared
+        try:
+            with scarce(opened.bundle.path):
+                chosen = choose(prepared, opened.bundle, run)
+                if chosen.engine is prepared.engine:
+                    journey.opened = replace(opened, prepared=chosen)
+                else:
+                    self._change_engine(journey, chosen)
+        except Exception as error:
+            verdict = replace(prepared.verdict, pending=False, why=f"{prepared.verdict.why}; that failed: {error}")
+            journey.opened = replace(opened, prepared=replace(prepared, verdict=verdict))
+            raise
+        verdict = chosen.verdict
+        _LOG.info("%s: %s answers from now on: %s", self.manifest.name, verdict.chosen.label, verdict.why)
+
+    def _change_engine(self, journey: Journey, chosen: PreparedEngine) -> None:
+        """Another engine of the same bundle. Counts, reports, hosts and the lease stay."""
+        opened, before = journey.opened, journey.opened.prepared
+        note = f"{before.verdict.chosen.label} answered until all were measured"
+        with self._swapping:
+            try:
+                if self._closed or self._journey is not journey:
+                    raise model_closed()
+                chosen = replace(chosen, notes=(*chosen.notes, note))
+                fresh = self._start_journey(replace(opened, prepared=chosen), journey.meter)
+            except BaseException:
+                chosen.close()
+                raise
+            fresh.device.throttle(journey.device.throttle_s * 1e3)
+            journey.opened = replace(opened, hosts=None, held=None)
+            self._hand_over(fresh, _DRAIN_S)
+        if self._reporter is not None and before.entry.top_scores != chosen.entry.top_scores:
+            self._faults.shield("telemetry", self._restart_report)
+
+    def _hand_over(self, fresh: Journey, timeout_s: float) -> None:
+        """Answer by another journey from now on, and drain the old one."""
+        old, self._journey = self._journey, fresh
+        if self._closed:
+            fresh.close(0.0)
+        try:
+            old.retire(timeout_s)
+        finally:
+            self._predicted_late += old.predicted_late
 
     def _restart_report(self) -> None:
         """What a report says of the bundle has changed."""
@@ -395,6 +455,8 @@ class Model(ClosedOnExit["Model"]):
         self._closed = True
         if self._journey.guard.forked:
             return
+        if self._beside is not None:
+            self._beside.close(timeout_s)
         try:
             self._sessions.close(timeout_s)
             self._journey.close(timeout_s)
@@ -422,12 +484,13 @@ class Model(ClosedOnExit["Model"]):
             raise model_closed()
         return self
 
-    def _start_journey(self, opened: OpenedBundle) -> Journey:
+    def _start_journey(self, opened: OpenedBundle, meter: Meter | None = None) -> Journey:
         manifest = opened.bundle.manifest
         cache = _cache(opened, self._options.cache) if manifest.contract.state == "none" else None
         budget_ms = self._usual_budget_ms(manifest)
-        watch = SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None
-        meter = Meter(watch, self._faults, budget_ms)
+        if meter is None:
+            watch = SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None
+            meter = Meter(watch, self._faults, budget_ms)
         return Journey(opened, self._options.limits, meter, compile_fast_path, cache, self._faults)
 
     def _usual_budget_ms(self, manifest: Manifest) -> float | None:

@@ -19,11 +19,14 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.system.board import proc_kilobytes
+from edgekit_runtime.system.errors import ClosedError
 
 if TYPE_CHECKING:
     import subprocess
@@ -124,24 +127,28 @@ def _signal_name(code: int) -> str:
         return f"signal {-code}"
 
 
-def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    command: list[str], *, timeout: float, started: Callable[[subprocess.Popen[str]], None] | None = None, **given: Any
+) -> subprocess.CompletedProcess[str]:
     """Run a child as `subprocess.run` does, with a limit on its silence.
-    timeout: the longest that stdout may be silent, seconds."""
+    timeout: the longest that stdout may be silent, seconds. started: called with the child."""
     import subprocess
 
-    given = options.pop("input", None)
-    options.pop("capture_output", None)
-    if given is not None:
-        options["stdin"] = subprocess.PIPE
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as child:
+    text = given.pop("input", None)
+    given.pop("capture_output", None)
+    if text is not None:
+        given["stdin"] = subprocess.PIPE
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given) as child:
         said = quiet = 0
         try:
+            if started is not None:
+                started(child)
             while True:
                 try:
-                    out, err = child.communicate(given, timeout=timeout / _LOOKS)
+                    out, err = child.communicate(text, timeout=timeout / _LOOKS)
                     return subprocess.CompletedProcess(command, child.returncode, out, err)
                 except subprocess.TimeoutExpired as error:
-                    given, heard = None, len(error.stdout or b"")
+                    text, heard = None, len(error.stdout or b"")
                     quiet = quiet + 1 if heard == said else 0
                     said = heard
                     if quiet >= _LOOKS:
@@ -149,6 +156,39 @@ def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.Com
         except BaseException:
             child.kill()
             raise
+
+
+class StoppableRun:
+    """`run` at the lowest priority; another thread may end it, and then it raises ClosedError."""
+
+    def __init__(self) -> None:
+        self._stopped, self._changing = False, threading.Lock()
+        self._child: subprocess.Popen[str] | None = None
+
+    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        self.check()
+        done = run(command, started=self._begun, **options)
+        self.check()
+        return done
+
+    def check(self) -> None:
+        """Raises ClosedError once it was stopped."""
+        if self._stopped:
+            raise ClosedError("the measurement was stopped")
+
+    def stop(self) -> None:
+        with self._changing:
+            self._stopped = True
+            if self._child is not None:
+                self._child.kill()
+
+    def _begun(self, child: subprocess.Popen[str]) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # Windows has no such call
+            os.setpriority(os.PRIO_PROCESS, child.pid, 19)
+        with self._changing:
+            self._child = child
+            if self._stopped:
+                child.kill()
 
 
 def limit_this_process(model_bytes: int, threads: int = 1, *, gpu: bool = False) -> None:

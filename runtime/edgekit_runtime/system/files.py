@@ -156,22 +156,31 @@ def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool |
     return True
 
 
+def free(descriptor: int) -> None:
+    """Unlock at once: closing is not enough while a forked child has the descriptor, too."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
 @contextlib.contextmanager
-def in_turn(folder: Path, patience_s: float) -> Iterator[None]:
+def in_turn(folder: Path, patience_s: float) -> Iterator[bool]:
     """One process at a time in this folder.
-    After patience_s, or without file locks, all at once."""
+    After patience_s, or without file locks, all at once: False."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
     except OSError:
-        yield
+        yield False
         return
     try:
         end = time.monotonic() + patience_s
-        while take(handle) is False and time.monotonic() < end:
+        while not (taken := take(handle)) and taken is not None and time.monotonic() < end:
             time.sleep(0.02)
-        yield
+        yield bool(taken)
     finally:
+        free(handle)
         os.close(handle)
 
 

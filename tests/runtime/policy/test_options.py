@@ -92,7 +92,7 @@ def test_the_types_name_what_there_is():
 
 
 def test_open_bundle_has_few_options():
-    assert len(inspect.signature(open_bundle).parameters) - 1 <= 14
+    assert len(inspect.signature(open_bundle).parameters) - 1 <= 15
 
 
 @pytest.mark.parametrize("isolate", [False, True])
