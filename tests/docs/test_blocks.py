@@ -30,6 +30,7 @@ import clips
 import memory
 import pytest
 import tiny
+import worded
 
 from edgekit_runtime.bundle.secrets import load_secret
 
@@ -255,6 +256,11 @@ def test_toml_block_is_accepted_by_its_reader(block: Block, tmp_path: Path):
     file.write_text(block.text, encoding="utf-8")
     if isinstance(document.get("labels"), str):
         (tmp_path / document["labels"]).write_text("".join(f"class {i}\n" for i in range(1000)))
+    if "text" in document:
+        pytest.importorskip("tokenizers")
+        tokenizer = tmp_path / document["text"]["tokenizer"]
+        tokenizer.parent.mkdir(parents=True)
+        tokenizer.write_text(worded.tokenizer_json())
     describe(model_for(document), file)  # type: ignore[arg-type]
 
 
@@ -266,6 +272,9 @@ def model_for(document: dict) -> Model:
     for name, table in tables.items():
         shape = (-1, 224, 224, 1 if table.get("color") == "gray" else 3) if table["kind"] == "image" else (-1, 16)
         inputs.append(TensorSpec(name, name, "float32", shape, "NHWC" if table["kind"] == "image" else None))
+    if "text" in document:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        inputs = [TensorSpec(name, name, "int64", (-1, 64)) for name in names]
     labels = document.get("labels")
     outputs = {"probs": (-1, len(labels) if isinstance(labels, list) else 1000)}
     if "detection" in document:
