@@ -41,7 +41,7 @@ SLOW = (
     "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
     "building/test_api.py::test_a", "building/test_api.py::test_what_a_name_says_is_escaped",
     "building/test_making.py::test_an_artifact_that_fails_on_silence", "building/test_variants.py",
-    "building/test_board_recipes.py", "converters/sources/test_isolated.py",
+    "building/test_board_recipes.py", "building/test_texts.py", "converters/sources/test_isolated.py",
     "cli/test_secret_options.py", "cli/test_fill.py",
     "cli/test_bench.py::test_a_run_of_nobodys_length", "cli/test_bench.py::test_records_whose_machine_was_busier",
     "cli/test_keys.py::test_one_person_makes", "converters/sources/test_keras.py::test_free_axes_are_pinned",
