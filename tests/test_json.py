@@ -17,7 +17,6 @@ DIRECT = {
     "converters/edgekit_converters/recipe/store.py": "a cache of stages; a number may be infinite",
     "converters/edgekit_converters/compress/train.py": "the state of a run; a score may be infinite",
     "edgekit/building/data.py": "a cache of answers; a label may be infinite",
-    "edgekit/fleet/store/packed.py": "a roll-up's histograms, written by us and read at each commit",
     "edgekit/packaging/writer.py": "a value that was written a line before",
     "converters/edgekit_converters/sources/keras_source.py": "Keras's format",
     "converters/edgekit_converters/sources/torch_archive.py": "PyTorch's format",
