@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from parts import missing
 
 from edgekit.packaging.bundle_options import BundleTerms
 from edgekit_runtime.install import status
@@ -97,7 +98,7 @@ def test_what_is_refused_fails_and_leaves_the_active_bundle(board):
 def test_debians_client_installs_commits_and_rolls_back(board):
     """As root, in a mount namespace of its own, in which the client finds the module on a new board."""
     if not (shutil.which("mender") and shutil.which("mender-artifact")):
-        pytest.skip("Mender is missing; install it with: sudo apt-get install mender-client mender-artifact")
+        missing("Mender", "sudo apt-get install mender-client mender-artifact")
     (board / "data").mkdir()
     (board / "data/device_type").write_text("device_type=board\n")
     (board / "mender.conf").write_text("{}")
