@@ -22,6 +22,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from edgekit_runtime.bundle.jobs import bundle_job
 from edgekit_runtime.contract.adapt import top_score
 from edgekit_runtime.contract.detect import candidates, overlaps
+from edgekit_runtime.contract.picture import EncodedImage
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.arena import frame, read_frame
 from edgekit_runtime.engines.isolated import EngineChild
@@ -171,8 +173,9 @@ class Shadow:
         return False
 
     def _compare(self, copied: dict[str, Any], outputs: Outputs, engine_ms: float) -> None:
-        contract, given = self.journey.contract, copied
-        if not all(isinstance(value, (np.ndarray, bytes)) for value in copied.values()):
+        contract = self.journey.contract
+        given = {name: _as_it_came(value) for name, value in copied.items()}
+        if not all(isinstance(value, (np.ndarray, bytes)) for value in given.values()):
             given, _ = self.journey.intake.decode(copied)
         arrays = [np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one for one in given.values()]
         assert self._child is not None
@@ -218,6 +221,15 @@ class Shadow:
         if answer[0] == b"e":
             raise from_json(value, EngineError)
         return dict(value)
+
+
+def _as_it_came(value: Any) -> Any:
+    """Bytes of an encoded picture or its file, so that the other bundle decodes it by its own contract."""
+    if isinstance(value, EncodedImage):
+        return value.data
+    if isinstance(value, (str, os.PathLike)) and Path(value).suffix.lower() not in (".npy", ".npz"):
+        return EncodedImage.read(Path(value)).data
+    return value
 
 
 def hindrance(system: System, counted: CountedWindow) -> str:

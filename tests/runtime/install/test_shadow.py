@@ -125,6 +125,22 @@ def test_an_equal_version_agrees_and_the_journey_is_as_before_afterwards(root, m
         assert model.stats().faults == {}
 
 
+@pytest.mark.parametrize("way", ["path", "bytes"])
+def test_a_version_that_crops_otherwise_is_seen_on_encoded_pictures(way, root, made, key, options, tmp_path):
+    """It gets the picture as it came, and decodes it by its own contract."""
+    image = pytest.importorskip("PIL.Image")
+    picture = np.tile(tiny.RED, (4, 4, 1))
+    picture[14:18, 14:18] = tiny.GREEN[0, 0]
+    image.fromarray(picture).save(tmp_path / "red.png")
+    spec = replace(tiny.CONTRACT.inputs[0], image=replace(tiny.IMAGE, resize="center-crop", crop=0.05))
+    fetch_shadow(str(bundle(made, key, "2", contract=replace(tiny.CONTRACT, inputs=(spec,)))), root, 1.0, options)
+    given = tmp_path / "red.png" if way == "path" else (tmp_path / "red.png").read_bytes()
+    with open_bundle(root, cache=False) as model:
+        seen, answers = tried(model, lambda _: model.predict(given), least=4)
+    assert [one.same for one in seen] == [0] * len(seen)
+    assert {answer.top(1)[0].label for answer in answers} == {"red"}
+
+
 def test_everything_else_on_the_board_goes_first():
     found = []
 
