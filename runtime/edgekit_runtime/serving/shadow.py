@@ -224,7 +224,7 @@ class Shadow:
 
 
 def _as_it_came(value: Any) -> Any:
-    """Bytes of an encoded picture or its file, so that the other bundle decodes it by its own contract."""
+    """Bytes of an encoded picture, so that the other bundle decodes it by its own contract."""
     if isinstance(value, EncodedImage):
         return value.data
     if isinstance(value, (str, os.PathLike)) and Path(value).suffix.lower() not in (".npy", ".npz"):
