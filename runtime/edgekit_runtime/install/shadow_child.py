@@ -3,8 +3,8 @@
 Arguments: as `isolated_child`. First the job of `bundle_job` with `engine` and `threads`, then the layout of the inputs
 with their names; answers carry the milliseconds of the engine, the outputs' layout, and the memory in use.
 
-Rule: it takes the lowest priority before it reads anything, so that whatever else runs on the board goes first. What it
-waits meanwhile is taken off the time of its engine.
+Rule: it takes the lowest priority before it reads anything, so that whatever else runs on the board goes first. The
+share of the time that it waited meanwhile is taken off its engine's.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ def _answer(model: Model, job: dict[str, Any], arena: Arena) -> bytes:
     before = _waited_ns()
     answer = model.predict(inputs)
     waited_ms = max((ns - before.get(task, 0) for task, ns in _waited_ns().items()), default=0) / 1e6
+    waited = min(1.0, waited_ms / max(1e-6, answer.timings["total"]))
     layout = arena.write(list(answer.outputs.values()))
     said = {
-        "ms": max(0.0, answer.timings["engine"] - waited_ms),
+        "ms": answer.timings["engine"] * (1.0 - waited),
         "outputs": [list(answer.outputs), layout],
         "mb": resident_mb(),
     }
