@@ -18,13 +18,16 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.formats.onnx_file import new_constant
 from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources import checked_onnx
 from edgekit_runtime.system.errors import MissingExtraError
 
 DEFAULT_LENGTH = 128
@@ -52,10 +55,8 @@ def read_transformer(folder: Path, length: int | None = None) -> Transformer:
     """Read the folder.
 
     length: tokens of a text; None for the model's own, at most DEFAULT_LENGTH. Raises SourceError."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingExtraError("convert", "an ONNX file") from error
+    if find_spec("onnx") is None:
+        raise MissingExtraError("convert", "an ONNX file")
     config = _json(folder / "config.json")
     if not (folder / "tokenizer.json").is_file():
         do = "Save it with transformers: AutoTokenizer.from_pretrained(FOLDER, use_fast=True).save_pretrained(FOLDER)"
@@ -67,7 +68,7 @@ def read_transformer(folder: Path, length: int | None = None) -> Transformer:
         _refuse(folder, f"a length of {chosen} tokens is not within 3 and {longest}", "Pass another --length")
     network = next((folder / name for name in _NETWORKS if (folder / name).is_file()), None)
     try:
-        model = onnx.load(str(network)) if network is not None else _bert(folder, config, chosen)
+        model = checked_onnx.read(network)[0] if network is not None else _bert(folder, config, chosen)
     except SourceError:
         raise
     except Exception as error:  # noqa: BLE001 - protobuf's errors have no common base
@@ -234,10 +235,8 @@ def _bert(folder: Path, config: Mapping[str, Any], length: int) -> Any:
 
 
 def _constant(graph: Any, name: str, value: Any) -> str:
-    from onnx import numpy_helper
-
     if all(one.name != name for one in graph.initializer):
-        graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value).reshape(np.shape(value)), name))
+        graph.initializer.append(new_constant(name, np.asarray(value)))
     return name
 
 

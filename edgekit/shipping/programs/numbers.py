@@ -79,10 +79,13 @@ def allowed(artifact: ExportedArtifact, tensor: TensorSpec) -> float:
     return tensor.quantization.scale * artifact.steps if tensor.quantization else 0.0
 
 
-def fillings(artifact: ExportedArtifact, literal: Literal, texts_of: Callable[[str], str]) -> tuple[Texts, Facts]:
+def fillings(
+    artifact: ExportedArtifact, literal: Literal, texts_of: Callable[[str], str], *, resizes: bool = True
+) -> tuple[Texts, Facts]:
     """Texts and facts for a template.
 
-    literal: of a name in the answer. texts_of: of a sentence."""
+    literal: of a name in the answer. texts_of: of a sentence.
+    resizes: whether the program resizes pictures by itself, as Pillow here does, and checks that."""
     contract, tensor = artifact.contract, artifact.entry.inputs[0]
     picture, quantization = artifact.picture, tensor.quantization
     embedding, labels = contract.embedding, contract.labels or ()
@@ -118,7 +121,7 @@ def fillings(artifact: ExportedArtifact, literal: Literal, texts_of: Callable[[s
     }
     if picture is not None:
         more, also = _picture(picture, tensor.layout == "NCHW")
-        texts, facts = texts | more, facts | also
+        texts, facts = texts | more | (_resizing(picture) if resizes else {}), facts | also
     if contract.detection is not None:
         more, also = detection(artifact, contract.detection, literal)
         texts, facts = texts | more, facts | also
@@ -141,14 +144,12 @@ def _floats(values: NDArray[Any]) -> str:
 
 def _picture(image: ImageSpec, planar: bool) -> tuple[Texts, Facts]:
     mean, std = np.asarray(image.mean, np.float32), np.asarray(image.std, np.float32)
-    tried = [(2 * image.width + 37, image.height // 2 + 11), (image.width + image.width // 3 + 1, 2 * image.height + 3)]
     texts = {
         "WIDTH": str(image.width),
         "HEIGHT": str(image.height),
         "CHANNELS": str(image.channels),
         "CROP": repr(image.crop),
         "PADDING": str(PADDING),
-        "TALL_FIRST": str(int(int(pillow().__version__.partition(".")[0]) >= 13)),  # earlier ones scale rows first
         "CHANNEL_STEP": str(image.width * image.height if planar else 1),
         "PIXEL_STEP": str(1 if planar else image.channels),
         "INTERPOLATION": image.interpolation,
@@ -157,13 +158,20 @@ def _picture(image: ImageSpec, planar: bool) -> tuple[Texts, Facts]:
         "STD": _floats(std),
         "FACTOR": _floats((1.0 / std).astype(np.float32)),  # as `contract.pixels` rounds it
         "TERM": _floats((-mean / std).astype(np.float32)),
-        **{f"PICTURE_{n}": f"{w}, {h}, {_sum_of_pixels(w, h, image)}" for n, (w, h) in enumerate(tried, 1)},
     }
     facts = {name: image.resize == name for name in ("stretch", "letterbox")}
     facts |= {"crop": image.resize == "center-crop"}
     facts |= {name: image.interpolation == name for name in ("nearest", "bilinear", "bicubic")}
     facts |= {name: image.color == name for name in ("gray", "rgb", "bgr")}
     return texts, facts
+
+
+def _resizing(image: ImageSpec) -> Texts:
+    tried = [(2 * image.width + 37, image.height // 2 + 11), (image.width + image.width // 3 + 1, 2 * image.height + 3)]
+    return {
+        "TALL_FIRST": str(int(int(pillow().__version__.partition(".")[0]) >= 13)),  # earlier ones scale rows first
+        **{f"PICTURE_{n}": f"{w}, {h}, {_sum_of_pixels(w, h, image)}" for n, (w, h) in enumerate(tried, 1)},
+    }
 
 
 def _sum_of_pixels(width: int, height: int, image: ImageSpec) -> int:

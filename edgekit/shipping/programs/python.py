@@ -40,7 +40,7 @@ def _script(artifact: ExportedArtifact, packages: tuple[str, ...]) -> str:
     ]
     steps = artifact.steps
     allowed = {one.name: one.quantization.scale * steps if one.quantization else None for one in entry.outputs}
-    texts, facts = fillings(artifact, repr, repr)
+    texts, facts = fillings(artifact, repr, repr, resizes=False)
     texts |= {
         "PACKAGES": " ".join(packages),
         "FREE_BATCH": _free_batch(entry),
