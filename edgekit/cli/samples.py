@@ -19,7 +19,7 @@ def samples() -> None:
 @click.argument("file", type=PATH)
 @as_json
 def new_key(file: Path, as_json: bool) -> int:
-    """Write a private key to FILE, and its public half, for the boards, beside it.
+    """Write a private key to FILE; its public half is for boards.
 
     \b
     edgekit fleet samples new-key builder.key
@@ -41,7 +41,7 @@ def new_key(file: Path, as_json: bool) -> int:
 @store()
 @as_json
 def pull(output: Path, key: Path, device: str | None, store: str, as_json: bool) -> int:
-    """Open the samples in the store and write them for `build --calibration`.
+    """Open the samples and write them for `build --calibration`.
 
     \b
     edgekit fleet samples pull --key builder.key -o field
@@ -67,7 +67,9 @@ def pull(output: Path, key: Path, device: str | None, store: str, as_json: bool)
 @store()
 @as_json
 def delete(device: str | None, store: str, as_json: bool) -> int:
-    """Delete the samples in the store; boards and pulled folders keep theirs.
+    """Delete the samples in the store.
+
+    Boards and pulled folders keep theirs.
 
     \b
     edgekit fleet samples delete --device porch-1

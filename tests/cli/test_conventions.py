@@ -71,8 +71,8 @@ def test_help_keeps_four_groups_each_with_an_example():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_shows_an_example_of_itself(name):
-    for command in leaves(name):
-        path = f"edgekit {name}" if command.name == name else f"edgekit {name} {command.name}"
+    for path, command in leaves(name):
+        path = f"edgekit {path}"
         said = command.get_help(click.Context(command, info_name=path)).partition("\n")[2]
         assert f"{path} " in said or f"{path}\n" in said, path
 
@@ -103,8 +103,7 @@ WITHOUT_TRUST = {"fleet rollout": "passes it on: each board checks it", "install
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_opens_a_bundle_takes_a_root_too_and_the_options_of_trust(name):
-    for command in leaves(name):
-        path = name if command.name == name else f"{name} {command.name}"
+    for path, command in leaves(name):
         names = [one.metavar or one.name.upper() for one in command.params if isinstance(one, click.Argument)]
         if any("BUNDLE" in one for one in names) and path not in WITHOUT_TRUST:
             assert any("ROOT" in one for one in names), path
@@ -112,13 +111,19 @@ def test_a_command_that_opens_a_bundle_takes_a_root_too_and_the_options_of_trust
 
 
 def leaves(name):
-    command = cli.get_command(None, name)
-    return command.commands.values() if isinstance(command, click.Group) else [command]
+    """(words behind `edgekit`, command) of a command, or of all below a group."""
+
+    def below(path, command):
+        if isinstance(command, click.Group):
+            return [leaf for one, inner in command.commands.items() for leaf in below(f"{path} {one}", inner)]
+        return [(path, command)]
+
+    return below(name, cli.get_command(None, name))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_a_summary_that_a_list_of_commands_shows_whole(name):
-    for command in leaves(name):
+    for _, command in leaves(name):
         assert command.get_short_help_str(60)[-3:] != "..." or command.name in COMMANDS, command.name
         first = command.help.partition("\n\n")[0]
         assert len(" ".join(first.split())) <= 100, command.name
@@ -126,7 +131,7 @@ def test_every_command_has_a_summary_that_a_list_of_commands_shows_whole(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_root_means_an_install_root_everywhere(name):
-    for command in leaves(name):
+    for _, command in leaves(name):
         of_root = [one for one in command.params if "--root" in one.opts]
         assert (of_root != []) == (command.name in ("install", "status", "rollback", "agent")), command.name
 

@@ -87,6 +87,9 @@ ASKED = {
     **{f"fleet {command}": "fleet" for command in (
         "rollouts", "pause 1", "resume 1", "abort 1", "undo 1", "alerts", "acknowledge 1", "silence porch-1", "check",
     )},
+    "fleet samples new-key builder.key": "",
+    "fleet samples pull --key builder.key -o field": "fleet",
+    "fleet samples delete": "fleet",
 }  # fmt: skip
 
 
