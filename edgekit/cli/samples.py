@@ -67,9 +67,7 @@ def pull(output: Path, key: Path, device: str | None, store: str, as_json: bool)
 @store()
 @as_json
 def delete(device: str | None, store: str, as_json: bool) -> int:
-    """Delete the samples in the store.
-
-    Boards and pulled folders keep theirs.
+    """Delete the samples of the store; boards keep theirs.
 
     \b
     edgekit fleet samples delete --device porch-1
