@@ -58,7 +58,7 @@ SLOW = (
     "building/test_trying.py::test_what_no", "building/test_trying.py::test_without", "docs/test_blocks.py",
     "fleet/test_board_load.py::test_boards_whose_broker_is_killed",
     "fleet/test_large_fleet.py::test_the_page", "fleet/test_proof.py",
-    "fleet/test_rollout_runner.py::test_a_server_that_is_killed",
+    "fleet/test_alerts.py::test_a_fifth_of_the_boards", "fleet/test_rollout_runner.py::test_a_server_that_is_killed",
     "fleet/test_rollout_runner.py::test_pause_abort_and_undo_are_obeyed", "fleet/test_story.py", "interop/",
     "install_faults/test_disks.py", "install_faults/test_points.py", "install_faults/test_power_cuts.py",
     "install_faults/test_together.py",

@@ -29,6 +29,7 @@ from edgekit.packaging.writer import BundleDraft, SigningKey, canonical_json, wr
 from edgekit_runtime import EdgekitError, TelemetryOptions, open_bundle
 from edgekit_runtime.bundle.manifest import contract_digest
 from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.install import InstallOptions, TrialOptions, install, status
 from edgekit_runtime.install.agent import Agent, AgentOptions
 from edgekit_runtime.system.strict_json import to_json
@@ -210,9 +211,8 @@ def _version(bundle: Path, folder: Path, number: int, key: SigningKey, *, crop: 
         draft.add(read.blob(blob.sha256))
     promise = read.manifest.promise and replace(read.manifest.promise, p50_ms=None, p99_ms=None)
     contract = read.manifest.contract
-    image = contract.inputs[0].image
-    if crop is not None and image is not None:
-        image = replace(image, resize="center-crop", crop=crop)
+    if crop is not None:
+        image = replace(pictures(contract.inputs)[0], resize="center-crop", crop=crop)
         contract = replace(contract, inputs=(replace(contract.inputs[0], image=image),))
     digest = contract_digest(canonical_json(to_json(contract)))
     manifest = replace(

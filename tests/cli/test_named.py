@@ -17,7 +17,7 @@ TREE = Path(__file__).parents[2]
 PACKAGES = ("edgekit", "converters/edgekit_converters", "device_profiles/edgekit_profiles", "runtime/edgekit_runtime")
 OTHERS = {"--config-settings"}
 """Options of other programs that a message names."""
-NAMED = re.compile(r"(?:Run: |`|: |run |with |; )edgekit ([a-z]+)(?: ([a-z]+))?")
+NAMED = re.compile(r"(?:Run: |`|: |run |with |; )edgekit ([a-z]+)(?: ([a-z-]+))?")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+[a-z]")
 
 

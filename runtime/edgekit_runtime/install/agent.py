@@ -174,7 +174,7 @@ class Agent:
             if work is not None and work.stage == "fetch" and not work.interrupt():
                 return
             self._withdrawn = False
-            if (work is None or work.interrupted) and self.note.phase in (None, "fetching", "shadowing"):
+            if (work is None or work.stage == "fetch") and self.note.phase in (None, "fetching", "shadowing"):
                 self._work = None
                 end_shadow(self._options.root)
                 self._write(next_note(self.note, None, RootState(), 0))

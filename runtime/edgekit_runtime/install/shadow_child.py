@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 def give_way() -> None:
     """Run only on what all others leave idle."""
     with contextlib.suppress(AttributeError, OSError):
-        os.nice(19)
+        os.setpriority(os.PRIO_PROCESS, 0, 19)
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 

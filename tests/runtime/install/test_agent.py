@@ -14,6 +14,7 @@ import pytest
 from downloads import Script, serving
 from installed import BOARD, QUICK, Maker, current, events, new_key
 from mosquitto import Mosquitto
+from ports import closed_port
 
 from edgekit.packaging.bundle_options import BundleTerms
 from edgekit_runtime.bundle.manifest import Promise
@@ -291,6 +292,21 @@ def test_a_broken_network_is_tried_again_and_a_newer_order_takes_its_place(made,
         desk.order(order(3, two, other))
         desk.until("committed", 3)
         assert not endless.asked
+
+
+def test_an_order_that_is_withdrawn_as_its_download_fails_is_not_tried_again(made, key, root):
+    asked = InstallOptions(trust=(key[1],), board=BOARD, fetching=FetchOptions(limits=DownloadLimits(tries=1)))
+    agent = Agent(AgentOptions("mqtt://127.0.0.1:1", DEVICE, root, asked, spread_s=0.0))
+    with closed_port() as port:
+        wanted = order(1, made("1", key=key[0]), f"http://127.0.0.1:{port}/net.ekb")
+        agent._message(f"ek/v1/{DEVICE}/cmd", wanted, False)
+        while agent._work is None:
+            agent._take_newer()
+            agent._advance()
+        assert agent._work.over.wait(60)
+    agent._message(f"ek/v1/{DEVICE}/cmd", b"", False)
+    agent._take_newer()
+    assert agent.note.order is None
 
 
 def test_a_trial_by_the_application_is_waited_for_and_an_undo_ends_it(made, key, broker, desk, root, tmp_path):
