@@ -13,7 +13,8 @@ from random import Random
 from edgekit.fleet.store.records import parse_state
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
-from edgekit_runtime.telemetry.messages import EVENT_KINDS, MOST_EVENT_TEXT, encode_event, parse_event
+from edgekit_runtime.telemetry.messages import EVENT_KINDS, MOST_EVENT_TEXT, encode_event, encode_part, parse_event
+from edgekit_runtime.telemetry.samples import SAMPLE
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, origin, parse_window, sealed_payload
 from fuzz.octets import altered
 from fuzz.target import Target
@@ -84,10 +85,10 @@ def _read_event(data: bytes) -> None:
 @cache
 def _events() -> Sequence[bytes]:
     about = {"device": _DEVICE, "boot": 3, "t0_ms": 1_800_000_000_000, "clock_ok": True}
-    return [
-        sealed_payload(encode_event(kind, "runs net 2 instead of net 1", **about), Seal(_EPOCH, 41, 12, 3, 30, 30_000))
-        for kind in EVENT_KINDS
-    ]
+    said = [encode_event(kind, "runs net 2 instead of net 1", **about) for kind in EVENT_KINDS if kind != SAMPLE]
+    part = {"id": "0123456789abcdef", "part": 0, "parts": 2, "data": "c2VhbGVk"}
+    seal = Seal(_EPOCH, 41, 12, 3, 30, 30_000)
+    return [sealed_payload(body, seal) for body in (*said, encode_part(part, **about))]
 
 
 @cache

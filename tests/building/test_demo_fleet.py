@@ -18,7 +18,7 @@ def test_checks_its_own_pages_and_exits(demo):
     assert demo.ran.code == 0, demo.ran.err
     ran = run_edgekit("demo", "--fleet", "--json", cwd=demo.directory)
     assert ran.code == 0, ran.err
-    assert len(ran.json["checks"]) == 10
+    assert len(ran.json["checks"]) == 12
     assert not [check for check in ran.json["checks"] if check["problem"]]
 
 

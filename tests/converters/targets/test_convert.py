@@ -134,7 +134,11 @@ def test_the_same_inputs_give_the_same_bytes(name: str, artifacts, digits_model)
     assert convert(again, find_recipe(name), samples).data == artifacts[name].data
 
 
-@pytest.mark.parametrize("name", [name for name in MADE if name != "onnx-int8-dynamic"])
+REFUSED_FOR_SEVERAL = ("onnx-int8-dynamic", "ncnn-f32", "ncnn-f16")
+"""It has no product to make dynamic, and an input of integers."""
+
+
+@pytest.mark.parametrize("name", [name for name in MADE if name not in REFUSED_FOR_SEVERAL])
 def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> None:
     source = load(several)
     artifact = convert(source, find_recipe(name), Stream(source, 40))
@@ -145,9 +149,10 @@ def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> No
         np.testing.assert_allclose(got[spec.name], want, atol=ROUNDING[artifact.recipe.precision], err_msg=spec.name)
 
 
-def test_a_dynamic_recipe_that_would_quantize_nothing_is_refused(several) -> None:
+@pytest.mark.parametrize("name", REFUSED_FOR_SEVERAL)
+def test_a_recipe_that_would_quantize_nothing_or_takes_no_integers_is_refused(name: str, several) -> None:
     with pytest.raises(ConversionError):
-        convert(load(several), find_recipe("onnx-int8-dynamic"))
+        convert(load(several), find_recipe(name))
 
 
 @pytest.mark.parametrize("name", ["onnx-int8-qdq", "onnx-f32"])
