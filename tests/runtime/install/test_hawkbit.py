@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -32,14 +33,17 @@ def _alone(monkeypatch, tmp_path):
 
 
 class Hawkbit:
-    """action: number and bundle of the deployment. said: feedback, in order. down: it answers 503."""
+    """action: number and bundle of the deployment. said: feedback, in order. down: it answers 503.
+
+    trickles: a file comes byte by byte after its first thousand.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.action: tuple[int, str] | None = None
         self.cancel: int | None = None
         self.said: list[tuple[str, str, dict]] = []
-        self.down = self.deaf = False
+        self.down = self.deaf = self.trickles = False
         self.chunks = None
         self.strangers: list[str] = []
         server = self
@@ -56,7 +60,17 @@ class Hawkbit:
                 self.send_header("Content-Type", "application/hal+json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                if server.trickles and self.path in server.files:
+                    self.trickle(data)
+                else:
+                    self.wfile.write(data)
+
+            def trickle(self, data):
+                with contextlib.suppress(OSError):  # the client leaves
+                    self.wfile.write(data[:1000])
+                    for byte in data[1000:]:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(0.02)
 
             def log_message(self, *_):
                 pass
@@ -225,9 +239,7 @@ def test_a_server_that_is_away_or_deaf_hears_the_end_later_also_after_a_restart(
 def test_an_action_that_is_cancelled_is_withdrawn(hawkbit, made, key, tmp_path):
     root = tmp_path / "camera"
     offer(hawkbit, 7, made("1", key=key[0]))
-    hawkbit.files["/files/7/net.ekb"] = hawkbit.files["/files/7/net.ekb"][
-        :1000
-    ]  # a download that breaks off is tried again
+    hawkbit.trickles = True  # for minutes
     with running(hawkbit, root, key) as agent:
         hawkbit.until("proceeding", "none")
         hawkbit.cancel = 7
