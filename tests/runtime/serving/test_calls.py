@@ -116,14 +116,14 @@ def test_opening_leaves_the_collector_as_the_application_has_it(tmp_path, collec
 def test_asking_a_small_model(tmp_path, form, cache, most, budget_ms):
     pictures = np.random.default_rng(0).integers(0, 255, (28, 8, 8, 3), np.uint8)
     items = pictures if form == "pixels" else (pictures / 255).astype(np.float32)
-    with open_bundle(tiny.bundle(tmp_path, "tflite-int8"), allow_unsigned=True, cache=cache) as model:
+    with open_bundle(tiny.bundle(tmp_path, "tflite-int8"), allow_unsigned=True, cache=cache, settled=True) as model:
         assert usual_calls(model, items, budget_ms) <= most + 2 * (form == "floats")
 
 
 def test_a_task_of_an_event_loop_makes_no_future_of_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "ON_LOOP_S", 0.0)  # no inference is short enough for the loop
     pictures = np.random.default_rng(0).integers(0, 255, (36, 8, 8, 3), np.uint8)
-    with open_bundle(tiny.bundle(tmp_path, "tflite-int8"), allow_unsigned=True, cache=False) as model:
+    with open_bundle(tiny.bundle(tmp_path, "tflite-int8"), allow_unsigned=True, cache=False, settled=True) as model:
 
         async def ask(count):
             await asyncio.gather(*(model.apredict(picture) for picture in pictures[:count]))
