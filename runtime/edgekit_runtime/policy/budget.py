@@ -240,7 +240,7 @@ class InferenceHistory:
             kept = [one for one in list(self._last) if one[1] * OUTDATED <= latency_ms]
             self._last.clear()
             self._last.extend(kept)
-            self._judged = -math.inf, ()
+            self._judged, self.outdated_ms = (-math.inf, ()), OUTDATED * latency_ms
         self.most_ms = max(self.most_ms, latency_ms)
         self._last.append((self._clock(), latency_ms))
 

@@ -245,3 +245,14 @@ def test_nine_of_ten_do_not_exceed_the_ninetieth_percentile(values):
     p90_ms = DeviceOutlook(sorted(values)).p90_ms
     assert sum(value <= p90_ms for value in values) >= 0.9 * len(values)
     assert p90_ms in values
+
+
+def test_a_device_that_became_faster_forgets_its_slow_time_once():
+    """Else each request would go through its whole history, until somebody asks what to expect."""
+    history = InferenceHistory(clock=lambda: 0.0)
+    for _ in range(20):
+        history.add(10.0)
+    assert history.ascending_ms[-1] == 10.0
+    history.add(1.0)
+    assert history.outdated_ms < 1.0, "the next one as fast is not news"
+    assert list(history.ascending_ms) == [1.0]
