@@ -48,10 +48,8 @@ def end_in_boxes(model: Any, spec: DetectionSpec, outputs: Sequence[str], classe
     stated = objectness = None
     if spec.row == "box":
         boxes, scores = rows, ends[str(spec.scores)]
-        table, wide = (
-            _reshape(model, scores, 1, count, 1),
-            prod(map(int, model.subgraphs[0].tensors[scores].shape)) // count,
-        )
+        table = _reshape(model, scores, 1, count, 1)
+        wide = prod(map(int, model.subgraphs[0].tensors[scores].shape)) // count
         if wide > 1:
             table, _, _ = _rows(model, scores, spec)
         if spec.classes is not None:
@@ -64,7 +62,7 @@ def end_in_boxes(model: Any, spec: DetectionSpec, outputs: Sequence[str], classe
         table = part(rows, begin, wide)
     if spec.activation == "sigmoid":
         table = add("LOGISTIC", [table])
-        objectness = objectness and add("LOGISTIC", [objectness])
+        objectness = None if objectness is None else add("LOGISTIC", [objectness])
     elif spec.activation == "softmax":
         table = add("SOFTMAX", [table], beta=1.0)
     shift = int(spec.background == "first")
@@ -75,10 +73,8 @@ def end_in_boxes(model: Any, spec: DetectionSpec, outputs: Sequence[str], classe
         table = add("MUL", [table, objectness])
     best = None  # a candidate has one class
     if stated is not None:
-        wide, best = (
-            classes + shift,
-            add("CAST", [add("ADD", [_reshape(model, stated, 1, count), [0.5]])], dtype="INT32"),
-        )
+        wide = classes + shift
+        best = add("CAST", [add("ADD", [_reshape(model, stated, 1, count), [0.5]])], dtype="INT32")
     elif wide > 1:
         best = add("ARG_MAX", [table, [2]], (1, count), "INT32", outputType=schema().TensorType.INT32)
     if best is not None:

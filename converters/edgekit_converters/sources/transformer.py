@@ -159,10 +159,8 @@ def _bert(folder: Path, config: Mapping[str, Any], length: int) -> Any:
         _refuse(folder, f"it has no {_NETWORKS[0]}, and only a BERT is built from weights, not {kind!r}", do)
     weights = _safetensors(folder / _WEIGHTS)
     prefix = "bert." if any(name.startswith("bert.") for name in weights) else ""
-    width, heads = (
-        _whole(folder, config, "hidden_size", 1 << 14),
-        _whole(folder, config, "num_attention_heads", 1 << 10),
-    )
+    width = _whole(folder, config, "hidden_size", 1 << 14)
+    heads = _whole(folder, config, "num_attention_heads", 1 << 10)
     layers, epsilon = _whole(folder, config, "num_hidden_layers", 1 << 10), float(config.get("layer_norm_eps", 1e-12))
     graph = helper.make_graph([], "bert", [], [])
     count = iter(range(1 << 30))
