@@ -187,9 +187,11 @@ lint: setup
 	$(BIN)/python tests/support/budgets.py
 
 # The same commit gives the same bytes.
+# URL is where the tree is published: the packages name it (hatch_build.py).
+URL ?= $(shell git remote get-url origin 2>/dev/null | grep -E '^(https://|ssh://git@|git@)')
 dist: setup
 	rm -rf dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	EDGEKIT_URL='$(URL)' SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
 	$(BIN)/python tests/distribution/wheel_contents.py dist/*.whl
 	cd dist && sha256sum *
 

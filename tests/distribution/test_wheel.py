@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ import tiny
 from distribution.conftest import ROOT, run
 from distribution.wheel_contents import problems
 
+import hatch_build
+
 HEAVY = ("tensorflow", "keras", "onnx", "tf2onnx", "click", "starlette", "rich", "edgekit", "edgekit_converters")
 
 
@@ -26,6 +29,40 @@ def test_the_same_tree_gives_the_same_bytes(wheel, tmp_path):
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", ROOT, "--outdir", tmp_path])
     (again,) = tmp_path.glob("*.whl")
     assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_a_wheel_names_the_address_that_it_is_published_at(wheel, tmp_path):
+    def told(built: Path) -> list[str]:
+        with zipfile.ZipFile(built) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            return re.findall("^Project-URL: (.*)$", archive.read(name).decode(), re.MULTILINE)
+
+    build = [sys.executable, "-m", "build", "--no-isolation", ROOT, "--outdir", tmp_path]
+    run(build, env=os.environ | {"EDGEKIT_URL": "git@forge.example:maker/kit.git"})
+    (named,) = tmp_path.glob("*.whl")  # made from the source distribution
+    assert "Homepage, https://forge.example/maker/kit" in told(named)
+    assert "Issues, https://forge.example/maker/kit/issues" in told(named)
+    assert told(wheel) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "home"),
+    [
+        ("https://forge.example/maker/kit", "https://forge.example/maker/kit"),
+        ("https://user:secret@forge.example/group/sub/kit.git", "https://forge.example/group/sub/kit"),
+        ("ssh://git@forge.example/maker/kit.git", "https://forge.example/maker/kit"),
+        ("git@forge.example:maker/kit.git", "https://forge.example/maker/kit"),
+        ("", None),
+    ],
+)
+def test_the_address_is_that_of_the_repository(address, home):
+    assert hatch_build.urls(address).get("Homepage") == home
+
+
+@pytest.mark.parametrize("address", ["/srv/kit", "forge.example/maker/kit", "file:///srv/kit", "https://forge.example"])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(ValueError, match="EDGEKIT_URL is"):
+        hatch_build.urls(address)
 
 
 def test_a_wheel_with_a_stray_file_is_noticed(wheel, tmp_path):
