@@ -72,10 +72,10 @@ def pair(bundle: Path, away: dict[str, Any], ready_first: bool, rounds: int) -> 
     first, so several pairs are made and the order alternates."""
     with contextlib.ExitStack() as opened:
         if ready_first:
-            ready = opened.enter_context(open_bundle(bundle, threads=1, cache=False, **away))
-        plain = opened.enter_context(open_bundle(bundle, threads=1, cache=False))
+            ready = opened.enter_context(open_bundle(bundle, threads=1, cache=False, settled=True, **away))
+        plain = opened.enter_context(open_bundle(bundle, threads=1, cache=False, settled=True))
         if not ready_first:
-            ready = opened.enter_context(open_bundle(bundle, threads=1, cache=False, **away))
+            ready = opened.enter_context(open_bundle(bundle, threads=1, cache=False, settled=True, **away))
         pixels = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
 
         def fresh(number: int) -> np.ndarray:

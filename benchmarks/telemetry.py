@@ -166,11 +166,12 @@ def timed(bundle: Path, url: str, spool: Path, rounds: int) -> list:
         return pixels
 
     with (
-        open_bundle(bundle, threads=1, cache=False) as quiet,
+        open_bundle(bundle, threads=1, cache=False, settled=True) as quiet,
         open_bundle(
             bundle,
             threads=1,
             cache=False,
+            settled=True,
             telemetry=TelemetryOptions(url, device="benchmark-1", window_s=0.5, spool=spool),
         ) as reporting,
     ):

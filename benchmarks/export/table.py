@@ -202,7 +202,7 @@ ENGINES: dict[str, tuple[str, str, Callable[[Path, int, Parts], Asked]]] = {
 
 def wanted(path: Path, engine: EngineName, pictures: list[Path]) -> list[Answer]:
     """Python's answers: boxes, or the score of each class."""
-    with open_bundle(path, engine=engine, cache=False) as model:
+    with open_bundle(path, engine=engine, cache=False, settled=True) as model:
         classes = len(model.contract.labels or ()) or BEST
         answers = [model.predict(picture) for picture in pictures]
         if model.contract.task != "detection":

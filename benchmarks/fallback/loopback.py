@@ -49,7 +49,7 @@ def main() -> None:
                             "--listen", "127.0.0.1:0", "--json")  # fmt: skip
         proxy, near = started(__file__, "--proxy", url)
         try:
-            with open_bundle(bundle, hosts=[near], cache=False) as model:
+            with open_bundle(bundle, hosts=[near], cache=False, settled=True) as model:
                 while model.describe()["hosts"][0]["p90_ms"] is None:
                     time.sleep(0.01)
                 model.throttle(DEVICE_MS)

@@ -140,7 +140,7 @@ def lookup(networks: Path) -> Report:
         "the same, the key known": compare(gets, rounds=31, block=500),
         f"put into a full cache of {ENTRIES} entries": compare(puts, rounds=15, block=100),
     }
-    with open_bundle(bundle("mobilenet", networks), threads=1) as model:
+    with open_bundle(bundle("mobilenet", networks), threads=1, settled=True) as model:
         ready = picture.view(np.int8)  # as the artifact takes it
         model.predict(ready)
         assert model.predict(ready).source == "cache"
@@ -188,7 +188,7 @@ def never_hits(path: Path, block: int, rounds: int) -> Report:
     counter = item.reshape(-1).view(np.uint8)[:4].view(np.uint32)
     number = 0
     tutorial, theirs = TutorialCache(ENTRIES), LockedTTLCache(ENTRIES) if cachetools is not None else None
-    with tempfile.TemporaryDirectory() as folder, open_bundle(path, threads=1) as model:
+    with tempfile.TemporaryDirectory() as folder, open_bundle(path, threads=1, settled=True) as model:
         journey = model._journey
         on = journey.cache
         on_disk = Cache(MemoryCache(64 << 20), disk=DiskCache(Path(folder) / "answers.db", KeptForm(b"m")))

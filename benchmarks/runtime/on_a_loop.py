@@ -49,7 +49,7 @@ def main() -> None:
 def measure(path: Path, rounds: int, seconds: float) -> dict[str, float]:
     engine = Variants(path)
     ready = np.ascontiguousarray(engine.item[0])
-    with open_bundle(path, threads=1, cache=False) as model:
+    with open_bundle(path, threads=1, cache=False, settled=True) as model:
 
         async def turns() -> list[tuple[tuple[float, float], tuple[float, float]]]:
             found = []

@@ -103,7 +103,7 @@ def lock(engine: Variants) -> Way:
 
 
 def ours(engine: Variants) -> Way:
-    model = open_bundle(engine.path, threads=1, cache=False)
+    model = open_bundle(engine.path, threads=1, cache=False, settled=True)
     ready = np.ascontiguousarray(engine.item[0])
 
     def described() -> dict[str, Any]:

@@ -60,8 +60,8 @@ def one(net: str, path: Path, rounds: int, block: int) -> dict[str, list[Figures
     adapter, decoder = Adapter(contract.inputs[0], entry.inputs[0]), Decoder(contract.inputs[0])
     ready = np.ascontiguousarray(adapter(given)[0])
     with (
-        open_bundle(path, threads=1, cache=False) as plain,
-        open_bundle(path, threads=1, cache=True) as caching,
+        open_bundle(path, threads=1, cache=False, settled=True) as plain,
+        open_bundle(path, threads=1, cache=True, settled=True) as caching,
     ):
         off = {
             "raw interpreter: set, invoke, get (int8)": by_hand(plain, ready[None].copy()),
@@ -96,7 +96,7 @@ def lone(path: Path, rounds: int) -> dict[str, list[Figures]]:
     opened = read_bundle(path)
     adapter = Adapter(opened.manifest.contract.inputs[0], opened.artifact().inputs[0])
     ready = np.ascontiguousarray(adapter(next(iter(golden_inputs(opened)[0].values())))[0])
-    with open_bundle(path, threads=1, cache=False) as model:
+    with open_bundle(path, threads=1, cache=False, settled=True) as model:
         assert model.stats().max_batch > 1, "batches do not pay here: there is nothing to compare"
         device = model._journey.device
         batching = device.batcher

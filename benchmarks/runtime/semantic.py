@@ -183,7 +183,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     from edgekit_runtime import open_bundle
 
-    with open_bundle(chosen.bundle) as model:
+    with open_bundle(chosen.bundle, settled=True) as model:
 
         def embed(text: str) -> NDArray[np.float32]:
             return model.predict(text).vector

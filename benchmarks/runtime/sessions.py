@@ -126,7 +126,7 @@ def check_equal(path: Path, frames: np.ndarray) -> None:
     raw = np.array([next(loop)[told].reshape(-1) for _ in frames], np.float32)
     if quantization is not None:
         raw = (raw - quantization.zero_point) * np.float32(quantization.scale)
-    with open_bundle(path, threads=1) as model:
+    with open_bundle(path, threads=1, settled=True) as model:
         alone = answers(model, frames)
         np.testing.assert_array_equal(alone, raw)
         sessions = [model.session() for _ in range(4)]
@@ -149,7 +149,7 @@ def answers(model: Model, frames: np.ndarray) -> np.ndarray:
 
 def timed(path: Path, frames: np.ndarray, rounds: int):
     loop = by_hand(path, frames)
-    with open_bundle(path, threads=1) as model, model.session() as session:
+    with open_bundle(path, threads=1, settled=True) as model, model.session() as session:
         asked = next(
             t for t in model._journey.opened.prepared.entry.inputs if t.name == session.contract.inputs[0].name
         )
