@@ -36,6 +36,7 @@ from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables
 from edgekit.fleet.rollouts.waves import RolloutPlan
 from edgekit.fleet.store.databases import SqliteStore
 from edgekit.fleet.store.records import FleetDevice, Query, Rollup
+from edgekit_runtime.cache.bounded import BoundStats, interval
 from edgekit_runtime.telemetry.histogram import Histogram
 
 DASHBOARD = Path(__file__).parents[2] / "edgekit" / "fleet" / "grafana.json"
@@ -342,6 +343,27 @@ def test_a_boards_page_shows_what_its_windows_say(tmp_path):
         assert re.search(rf"<small>{name}</small><b[^>]*>{figure}</b><small>{below}</small>", page), name
     assert 'aria-label="Errors by code: porch-1; timeout 9 to 9; without a code 1 to 1"' in page
     assert 'aria-label="Drift of the top scores: PSI: porch-1; PSI 0.31 to 0.31; drifting 0.2 to 0.2"' in page
+    own.close()
+
+
+FALSE_ANSWERS = {
+    "learning": ((0.0, 0, 300, 0, 0), r"<b>–</b><small>at most 2 %; 0 given, closed now</small>"),
+    "open": ((0.06, 900, 80, 100, 1), r"<b>1.0 %</b><small>0.025 % to 5.48 %, 100 compared; at most 2 %; 900 given</s"),
+    "false": ((0.0, 900, 80, 100, 9), r'<b class="late">9.0 %</b><small>.*, closed now</small>'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("known", "shown"), FALSE_ANSWERS.values(), ids=FALSE_ANSWERS)
+def test_a_boards_page_says_how_many_answers_of_its_semantic_cache_were_false(tmp_path, known, shown):
+    cut, given, withheld, sampled, wrong = known
+    ci95 = interval(wrong, sampled) if sampled else None
+    bound = BoundStats(0.02, cut > 0, cut, given, withheld, sampled, wrong, None, ci95)
+    own = SqliteStore.open(tmp_path / "own.db")
+    client = Client(make_app(own, Facts(dict, lambda: {"connected": True}, "mqtt://127.0.0.1")))
+    own.commit([arrival(1, at=NOW - 60_000, received=NOW)], [birth("porch-1", received=NOW)])
+    assert "Semantic cache" not in client.get("/device/porch-1").text
+    own.commit([arrival(2, at=NOW, received=NOW, semantic=bound)], [])
+    assert re.search(f"<small>Semantic cache, false answers</small>{shown}", client.get("/device/porch-1").text)
     own.close()
 
 

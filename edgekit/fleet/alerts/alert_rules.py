@@ -25,8 +25,8 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from edgekit.fleet.alerts.rules_file import Rules
-from edgekit.fleet.rollouts.comparison import chance, interval
 from edgekit.fleet.store.records import BoardLatency, Build, Rollup, quantiles
+from edgekit_runtime.cache.bounded import chance, interval
 from edgekit_runtime.telemetry.histogram import Histogram
 
 RISK = 0.001

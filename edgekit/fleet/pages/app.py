@@ -154,7 +154,7 @@ class _TemplateParts:
         return self._curves[1]
 
     def device(self, row: FleetDevice) -> str:
-        figures = self._jinja.get_template("figures.html").render(row=row)
+        figures = self._jinja.get_template("figures.html").render(row=row, newest=self._store.newest(row.id))
         listed = self._jinja.get_template("events.html").render(events=self._store.events(row.id, 30), named=False)
         return f'{figures}<ul class="events" id="events">{listed}</ul>'
 
@@ -232,7 +232,10 @@ class _Pages:
         rollups = finest(coarse, self._store.device_history(row.id, since_ms, "5m"))
         charts = device_charts(row, rollups, events, since_ms, at_ms=at_ms)
         absent = [name for name in DEVICE_CHARTS if name not in charts and name != ERRORS] if charts else []
-        return {"row": row, "events": events[:30], "range": span, "charts": charts, "absent": absent}
+        newest = self._store.newest(row.id)
+        return {
+            "row": row, "newest": newest, "events": events[:30], "range": span, "charts": charts, "absent": absent,
+        }  # fmt: skip
 
     async def forget(self, request: Request) -> Response:
         await read_form(request, self._access, request.scope["viewer"])

@@ -112,36 +112,6 @@ def likelihood_ratio(counts: BadCounts, times: float, margin: float = 1.0, allow
     return math.exp(min(50.0, counts.bad * math.log(times) + shrink * weight))
 
 
-def chance(bad: int, of: int, share: float) -> float:
-    """Probability of `bad` or more of `of` requests, each bad with probability `share`.
-
-    The binomial tail, bounded by its first term and a geometric series (Feller, 1968, VI.3).
-    """
-    if bad <= of * share or not 0 < share < 1:
-        return 1.0 if bad <= of * share else 0.0
-    first = (
-        math.lgamma(of + 1)
-        - math.lgamma(bad + 1)
-        - math.lgamma(of - bad + 1)
-        + bad * math.log(share)
-        + (of - bad) * math.log(1 - share)
-    )
-    return min(1.0, math.exp(min(0.0, first)) * (bad + 1) * (1 - share) / (bad + 1 - (of + 1) * share))
-
-
-def interval(bad: int, of: int) -> tuple[float, float]:
-    """Exact 95 % interval of a share (Clopper and Pearson, Biometrika 26, 1934)."""
-
-    def lowest(bad: int) -> float:
-        low, high = 0.0, bad / of
-        for _ in range(30):
-            middle = (low + high) / 2
-            low, high = (middle, high) if chance(bad, of, middle) < 0.025 else (low, middle)
-        return low
-
-    return lowest(bad), 1.0 - lowest(of - bad)
-
-
 def beyond(before: Histogram, since: Histogram, share: float, margin: float) -> BadCounts:
     """Answers slower than the slowest `share` of those before, times `margin`.
 

@@ -20,7 +20,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from edgekit.fleet.rollouts.comparison import LEAST_VOTE, RISK, Verdict, agreeing, interval
+from edgekit.fleet.rollouts.comparison import LEAST_VOTE, RISK, Verdict, agreeing
+from edgekit_runtime.cache.bounded import interval
 from edgekit_runtime.telemetry.histogram import Histogram
 
 BOARDS = 10

@@ -29,12 +29,13 @@ from edgekit.fleet.store.schema import LISTED, STATE_SQL, SUMS, quoted, where_of
 from edgekit.fleet.store.sums import Sums, rollups_of, select_in
 from edgekit.fleet.store.writing import RECENT
 from edgekit_runtime.system.errors import WindowError
-from edgekit_runtime.telemetry.window import parse_window
+from edgekit_runtime.telemetry.window import Window, parse_window
 
 _HOUR_MS = 3_600_000
 _FIVE_MS = 300_000
 _MINUTES = {"5m": 5, "15m": 15, "1h": 60}
 _DEVICES = f"SELECT d.num, {quoted(LISTED, 'd.')} FROM device AS d"
+_RECENT = "recent AS c JOIN win AS w ON w.device = c.device AND w.epoch = c.epoch AND w.seq = c.seq"
 _ROLLUPS = (
     f"SELECT r.start_ms, b.model, b.version, b.profile, {quoted(SUMS, 'r.')}, r.temp, r.cpu, r.mem, r.psi, r.latency, "
     "r.stages, r.codes FROM rollup AS r JOIN build AS b ON b.num = r.build"
@@ -207,12 +208,22 @@ class StoreReader(ABC):
             hours.setdefault(key, Sums()).merge(Sums.of_row(row[4:]))
         return hours
 
+    def newest(self, name: str) -> Window | None:
+        """The newest window of a board, as far as it is kept."""
+        rows = self.select(
+            f"SELECT w.payload FROM {_RECENT} JOIN device AS d ON d.num = c.device "
+            'WHERE d."id" = ? ORDER BY c.moment_ms DESC LIMIT 1',
+            (name,),
+        )
+        try:
+            return parse_window(bytes(rows[0][0]), name) if rows else None
+        except WindowError:
+            return None
+
     def _five_minutes(self, num: int, name: str, since_ms: int) -> list[Rollup]:
         """From the last raw windows, at most RECENT."""
         rows = self.select(
-            "SELECT c.moment_ms, w.payload FROM recent AS c JOIN win AS w ON w.device = c.device AND "
-            "w.epoch = c.epoch AND w.seq = c.seq WHERE c.device = ? AND c.moment_ms >= ?",
-            (num, since_ms),
+            f"SELECT c.moment_ms, w.payload FROM {_RECENT} WHERE c.device = ? AND c.moment_ms >= ?", (num, since_ms)
         )
         rollups: dict[tuple[Any, ...], Sums] = {}
         for moment, payload in rows:

@@ -52,7 +52,7 @@ class BoundStats:
     open: whether any may be given now; cut: the risk below which.
     given: answers given; withheld: requests near a kept answer that were computed.
     sampled, wrong: answers below the cut that were computed nevertheless, and how many the kept one would have failed.
-    false_rate, ci95: `wrong` / `sampled`, and its exact 95 % confidence interval; None before the first.
+    false_rate, ci95: `wrong` / `sampled`, and its 95 % confidence interval; None before the first.
     """
 
     error: float
@@ -128,36 +128,39 @@ class ErrorBound:
 
     def stats(self) -> BoundStats:
         cut, seen, wrong = self.cut, self._sampled, self._wrong
-        rate, interval = (wrong / seen, exact_interval(wrong, seen)) if seen else (None, None)
-        return BoundStats(self.error, cut > 0, cut, self.given, self.withheld, seen, wrong, rate, interval)
+        rate, ci95 = (wrong / seen, interval(wrong, seen)) if seen else (None, None)
+        return BoundStats(self.error, cut > 0, cut, self.given, self.withheld, seen, wrong, rate, ci95)
 
 
 def _ring(distance: float) -> int:
     return min(_RINGS - 1, max(0, math.ceil(math.log2(max(distance, _NEAREST) / _NEAREST))))
 
 
-def exact_interval(count: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a share, by bisection on the binomial's tails."""
-    tail = (1 - confidence) / 2
+def chance(bad: int, of: int, share: float) -> float:
+    """Probability of `bad` or more of `of` requests, each bad with probability `share`.
 
-    def at_most(k: int, p: float) -> float:
-        if p <= 0 or p >= 1:
-            return float(p <= 0 or k >= n)
-        logs = [
-            math.lgamma(n + 1)
-            - math.lgamma(i + 1)
-            - math.lgamma(n - i + 1)
-            + i * math.log(p)
-            + (n - i) * math.log1p(-p)
-            for i in range(k + 1)
-        ]
-        return math.fsum(map(math.exp, logs))
+    The binomial tail, bounded by its first term and a geometric series (Feller, 1968, VI.3).
+    """
+    if bad <= of * share or not 0 < share < 1:
+        return 1.0 if bad <= of * share else 0.0
+    first = (
+        math.lgamma(of + 1)
+        - math.lgamma(bad + 1)
+        - math.lgamma(of - bad + 1)
+        + bad * math.log(share)
+        + (of - bad) * math.log(1 - share)
+    )
+    return min(1.0, math.exp(min(0.0, first)) * (bad + 1) * (1 - share) / (bad + 1 - (of + 1) * share))
 
-    def solve(k: int, wanted: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(40):
+
+def interval(bad: int, of: int) -> tuple[float, float]:
+    """Exact 95 % interval of a share (Clopper and Pearson, Biometrika 26, 1934), or a little wider."""
+
+    def lowest(bad: int) -> float:
+        low, high = 0.0, bad / of
+        for _ in range(30):
             middle = (low + high) / 2
-            low, high = (middle, high) if at_most(k, middle) > wanted else (low, middle)
-        return (low + high) / 2
+            low, high = (middle, high) if chance(bad, of, middle) < 0.025 else (low, middle)
+        return low
 
-    return (0.0 if count == 0 else solve(count - 1, 1 - tail)), (1.0 if count == n else solve(count, tail))
+    return lowest(bad), 1.0 - lowest(of - bad)

@@ -255,6 +255,11 @@ class Cache:
             alike.get("semantic"),
         )
 
+    def bound(self) -> BoundStats | None:
+        """Of a semantic tier with an `error`."""
+        semantic = self._alike.get("semantic")
+        return semantic.tier.bound() if semantic is not None else None
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Write pending answers within timeout_s, and close the tier behind memory."""
         if self._disk is not None:

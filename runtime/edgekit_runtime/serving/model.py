@@ -49,6 +49,7 @@ from edgekit_runtime.telemetry.slow import SlowWatch
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
     from edgekit_runtime.bundle.reader import Bundle
+    from edgekit_runtime.cache.bounded import BoundStats
     from edgekit_runtime.loading.readiness import PreparedEngine
     from edgekit_runtime.serving.choice_beside import ChoiceBeside
     from edgekit_runtime.serving.describe_and_stats import ModelDescription
@@ -419,7 +420,7 @@ class Model(ClosedOnExit["Model"]):
             trial=held is not None and held.state == "trial",
             top_scores=self._journey.opened.prepared.entry.top_scores,
         )
-        reporter = Reporter(self._journey.meter, about, options, self._look_at_shadow)
+        reporter = Reporter(self._journey.meter, about, options, self._look_at_shadow, self._bound)
         if self._doubts is not None:
             self._doubts.close()
             self._doubts = None
@@ -429,6 +430,10 @@ class Model(ClosedOnExit["Model"]):
             self._doubts = Doubts(reporter.samples, self._journey)
         reporter.start()
         self._reporter, self._telemetry = reporter, options
+
+    def _bound(self) -> BoundStats | None:
+        cache = self._journey.cache
+        return cache.bound() if cache is not None else None
 
     def _look_at_shadow(self, system: System, counted: CountedWindow) -> ShadowWindow | None:
         """Begin or end the shadow that the fleet wants; what it did since the last window."""

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.policy.options import check_path
 from edgekit_runtime.system.board import state_dir
@@ -51,6 +52,9 @@ from edgekit_runtime.telemetry.window import (
     is_text,
     sealed_payload,
 )
+
+if TYPE_CHECKING:
+    from edgekit_runtime.cache.bounded import BoundStats
 
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
@@ -149,16 +153,21 @@ Beside = Callable[[System, CountedWindow], "ShadowWindow | None"]
 class Reporter:
     """Owned by a Model. `start` once, `close` once.
 
-    beside: called at each cut, for the figures of a shadow."""
+    beside: called at each cut, for the figures of a shadow; bound: for those of a semantic cache."""
 
     def __init__(
-        self, meter: Meter, about: About, options: TelemetryOptions, beside: Beside = lambda system, counted: None
+        self,
+        meter: Meter,
+        about: About,
+        options: TelemetryOptions,
+        beside: Beside = lambda system, counted: None,
+        bound: Callable[[], BoundStats | None] = lambda: None,
     ) -> None:
         self.samples: SampleKeeper | None = None
         if options.samples is not None:
             self.samples = SampleKeeper(options.samples, options.samples_mb, options.samples_a_day, about)
         self._meter, self._about, self._window_s = meter, about, float(options.window_s)
-        self._file, self._beside = options.file, beside
+        self._file, self._beside, self._bound = options.file, beside, bound
         self._board = Board(self._file.parent)
         self._topic = f"{ROOT}/{about.device}"
         self._flow = Flow()
@@ -289,8 +298,9 @@ class Reporter:
         if self._drift.add(counted.scores):
             kept = {"sha": self._about.sha, "counts": self._drift.reference}
             self._shielded(lambda: self._spooled.swap_note("scores", json.dumps(kept)))
-        shadow: list[ShadowWindow | None] = [None]
-        self._shielded(lambda: shadow.__setitem__(0, self._beside(system, counted)))
+        beside: dict[str, Any] = {}
+        self._shielded(lambda: beside.update(shadow=self._beside(system, counted)))
+        self._shielded(lambda: beside.update(semantic=self._bound()))
         report = Report(
             about=self._about,
             boot=self._spooled.boot,
@@ -300,7 +310,7 @@ class Reporter:
             counted=counted,
             system=system,
             psi=self._drift.psi,
-            shadow=shadow[0],
+            **beside,
         )
         self._commit(encode(report))
         self._windows += 1

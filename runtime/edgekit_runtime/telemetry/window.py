@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from edgekit_runtime.cache.bounded import BoundStats
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.system.strict_json import compact_json, load_json
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram, ShadowWindow
@@ -114,6 +115,7 @@ class Report:
     counted: answers beyond `about.budget_ms` are among those beyond a budget.
     psi: of the top scores against their reference, or None.
     shadow: None without one.
+    semantic: what a semantic cache with an `error` knows of its answers, or None.
     """
 
     about: About
@@ -125,6 +127,7 @@ class Report:
     system: System = field(default_factory=System)
     psi: float | None = None
     shadow: ShadowWindow | None = None
+    semantic: BoundStats | None = None
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,7 @@ class Window:
     site: str = ""
     group: str = ""
     shadow: ShadowWindow | None = None
+    semantic: BoundStats | None = None
 
 
 def device_id(text: str) -> str:
@@ -266,6 +270,11 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
         said |= {name: round(figure, 4) for name, figure in figures.items() if figure is not None}
         if shadow.rests:
             said["no"] = shadow.rests[:40]
+    if (bound := report.semantic) is not None:
+        value["se"] = told = {"er": bound.error, "cut": bound.cut, "gi": bound.given, "wi": bound.withheld}
+        told["sa"] = bound.sampled
+        if bound.ci95 is not None:
+            told |= {"wr": bound.wrong, "ci": [round(end, 5) for end in bound.ci95]}
     if about.site or about.group:
         value["lab"] = {"site": about.site[:MOST_LABEL], "group": about.group[:MOST_LABEL]}
     if stages:
@@ -358,6 +367,7 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
         "site": read_text(labels, "site") if labels else "",
         "group": read_text(labels, "group") if labels else "",
         "shadow": shadow,
+        "semantic": _bound(_part(value, "se")) if "se" in value else None,
     }
 
 
@@ -378,6 +388,19 @@ def _shadow(value: Mapping[str, Any], most: int) -> ShadowWindow:
         raise WindowError("shape", "'sh' has not as many ratios as answers")
     skipped = read_integer(value, "sk", most=most)
     return ShadowWindow(sha, n, read_integer(value, "eq", most=n), skipped, ratios, rests=why, **figures)
+
+
+def _bound(value: Mapping[str, Any]) -> BoundStats:
+    sampled = read_integer(value, "sa")
+    wrong = read_integer(value, "wr", most=sampled) if sampled else 0
+    ends = value.get("ci") if sampled else [0, 0]
+    shares = [value.get("er"), value.get("cut"), *(ends if isinstance(ends, list) else ())]
+    if len(shares) != 4 or any(type(one) not in (int, float) or not 0 <= one <= 1 for one in shares):
+        raise WindowError("shape", "'se' has no shares from 0 to 1")
+    error, cut, low, high = map(float, shares)
+    given, withheld = read_integer(value, "gi"), read_integer(value, "wi")
+    rate, ci95 = (wrong / sampled, (low, high)) if sampled else (None, None)
+    return BoundStats(error, cut > 0, cut, given, withheld, sampled, wrong, rate, ci95)
 
 
 def read_seal(value: Mapping[str, Any]) -> Seal:

@@ -18,7 +18,7 @@ pytest.importorskip("paho.mqtt.client")
 
 from listener import Listener
 
-from edgekit_runtime import TelemetryOptions, open_bundle
+from edgekit_runtime import CacheOptions, Semantic, TelemetryOptions, open_bundle
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.system.errors import MissingExtraError, TelemetryError, install_command
 from edgekit_runtime.telemetry.link import Broker
@@ -90,6 +90,21 @@ def test_a_model_that_reports_is_seen_by_its_answers(broker, ingestor, tmp_path)
     born, gone = ingestor.states()[0], ingestor.states()[-1]
     assert (born["on"], born["model"], born["profile"], born["win"]) == (1, "tiny", "x86-64", 0.2)
     assert gone == {"on": 0, "epoch": born["epoch"], "boot": 1}
+
+
+def test_a_window_says_how_often_a_semantic_cache_was_false(broker, ingestor, tmp_path):
+    options = TelemetryOptions(broker.url, device="porch-1", window_s=0.2, spool=tmp_path / "s.db")
+    cache = CacheOptions(memory_mb=0, semantic=Semantic(lambda item: [1.0], error=0.4, sample=1.0))
+    with open_bundle(tiny.bundle(tmp_path), telemetry=options, cache=cache) as model:
+        for _ in range(40):
+            model.predict(tiny.RED)
+        model.predict(tiny.GREEN)
+        bound = model.stats().cache.semantic.bound
+        assert (bound.open, bound.sampled > 0, bound.wrong) == (True, True, 1)
+        ingestor.wait(lambda heard: heard.windows() and heard.windows()[-1]["se"]["sa"] == bound.sampled)
+    said = ingestor.windows()[-1]["se"]
+    assert (said["er"], said["cut"], said["gi"], said["wr"]) == (0.4, bound.cut, bound.given, 1)
+    assert said["ci"] == pytest.approx(bound.ci95, abs=1e-5)
 
 
 def test_closing_sends_the_last_window_before_its_time(mqtt5, broker, ingestor, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgekit_runtime.cache.bounded import BoundStats
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.window import (
@@ -30,6 +31,7 @@ from edgekit_runtime.telemetry.window import (
 
 ABOUT = About("porch-1", "efficientnet_lite0", "1.4.2", "9f3c01ab77de", "raspberry-pi-4", 100.0)
 SEAL = Seal("0123456789abcdef", 41_000, 40_998, 3, 12, 11_000)
+BOUND = BoundStats(0.02, True, 0.06, 900, 80, 100, 1, 0.01, (0.00025, 0.05448))
 SYSTEM = System(41.5, 63.2, 71.3, 0x50005, 12_345)
 FORMAT = Path(__file__).parents[3] / "docs" / "telemetry-format.md"
 
@@ -73,7 +75,7 @@ def second_report(seed=0):
     counted = {"stages": stages(seed), "refused": 3, "compared": 4, "differed": 1, "clipped": 7, "values": 90}
     counted["dropped"] = 41
     errors = {"decode": 6, "budget": 3}
-    return replace(report(a_minute(seed), errors=errors, **counted), about=about, psi=0.125)
+    return replace(report(a_minute(seed), errors=errors, **counted), about=about, psi=0.125, semantic=BOUND)
 
 
 def payload(**changes):
@@ -145,10 +147,17 @@ def test_version_two_says_what_the_board_counts_and_stays_small(seed):
     assert (window.refused_by_budget, window.error_codes) == (3, {"decode": 6, "budget": 3})
     assert (window.clipped, window.values, window.psi, window.dropped) == (7, 90, 0.125, 41)
     assert (window.site, window.group, window.compared) == ("berlin", "doors", 4)
+    assert window.semantic == BOUND
     scales = {source: h.scale for source, h in window.latency.items()}
     assert scales["device"] >= 4, "the device loses precision late"
     assert set(window.stages) == {"input", "queue", "transfer", "inference", "output"}
     assert window.stages["inference"].count == 5060, "a host's own time is inference, too"
+
+
+def test_a_semantic_cache_that_compared_nothing_yet_has_no_interval():
+    learning = BoundStats(0.02, False, 0.0, 0, 300, 0, 0, None, None)
+    data = sealed_payload(encode(replace(report(), semantic=learning)), SEAL)
+    assert parse_window(data, "porch-1").semantic == learning
 
 
 def test_stages_travel_by_their_names_where_there_is_room():
@@ -193,10 +202,11 @@ def test_a_board_that_rests_still_says_so():
 def test_every_field_that_leaves_the_board_is_documented_and_no_other_does():
     value = json.loads(sealed_payload(encode(second_report()), SEAL))
     documented = set(re.findall(r"^\| `([a-z0-9.]+)`", FORMAT.read_text(), re.MULTILINE))
-    flat = set(value) | {f"{name}.{part}" for name in ("model", "spool", "lab") for part in value[name]}
+    flat = set(value) | {f"{name}.{part}" for name in ("model", "spool", "lab", "se") for part in value[name]}
     assert flat <= documented, flat - documented
 
 
+SEMANTIC = {"er": 0.02, "cut": 0.06, "gi": 900, "wi": 80, "sa": 100, "wr": 1, "ci": [0.00025, 0.05448]}
 BAD = {
     "half a surrogate pair in a name": (payload(prof="net\ud800"), "shape"),
     "a control character in a name": (payload(prof="net\x00"), "shape"),
@@ -235,6 +245,12 @@ BAD = {
     "a share above one": (payload(cl=[3, 2]), "shape"),
     "a share of one number": (payload(cl=[3]), "shape"),
     "a drift beyond bounds": (payload(psi=1e9), "shape"),
+    "more false answers than were compared": (payload(se=SEMANTIC | {"wr": 101}), "shape"),
+    "a share of false answers above one": (payload(se=SEMANTIC | {"er": 1.5}), "shape"),
+    "an interval of text": (payload(se=SEMANTIC | {"ci": "<b"}), "shape"),
+    "an interval of one end": (payload(se=SEMANTIC | {"ci": [0.1]}), "shape"),
+    "no interval of what was compared": (payload(se={**SEMANTIC, "ci": None}), "shape"),
+    "a semantic cache that is a number": (payload(se=7), "shape"),
     "labels that are none": (payload(lab=["x"]), "shape"),
     "half of the labels": (payload(lab={"site": "berlin"}), "shape"),
     "a label with a control character": (payload(lab={"site": "a\x1b", "group": ""}), "shape"),
