@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,12 +59,12 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     if fleet and bundle.exists():
         return _fleet(folder, as_json)
     for step in steps(folder):
-        click.echo(f"\n{_command_line(step.arguments)}", err=as_json)
-        code, found = _figures(step.arguments)
-        ran.append({"command": ["edgekit", *step.arguments], "exit_code": code})
+        click.echo(f"\n{_command_line(step)}", err=as_json)
+        code, found = _figures(step)
+        ran.append({"command": ["edgekit", *step], "exit_code": code})
         if code:
             break
-        for line in digest(step.arguments[0], found):
+        for line in digest(step[0], found):
             say(f"    {line}", err=as_json)
     failed = ran[-1]["exit_code"] != 0
     if fleet and not failed:
@@ -78,8 +79,19 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     return 1 if failed else 0
 
 
-def _said(check: Check) -> str:
-    return f"no      {check.what}: {check.problem}" if check.problem else f"yes     {check.what}"
+def _tell_checks(checks: Iterable[Check], as_json: bool) -> list[Check]:
+    told = []
+    for check in checks:
+        told.append(check)
+        line = f"no      {check.what}: {check.problem}" if check.problem else f"yes     {check.what}"
+        click.echo(line, err=as_json)
+    return told
+
+
+def _ended(url: str, checks: Sequence[Check], as_json: bool) -> int:
+    if as_json:
+        print_json({"url": url, "checks": [asdict(check) for check in checks]})
+    return int(any(check.problem for check in checks))
 
 
 def _fleet(folder: Path, as_json: bool) -> int:
@@ -94,18 +106,14 @@ def _fleet(folder: Path, as_json: bool) -> int:
             f"A broker, a fleet page and eight devices run here; one of them is this machine.\n\n    {url}\n",
             err=as_json,
         )
-        checks = []
-        for check in itertools.chain(running.checks(), running.story(lambda line: click.echo(line, err=as_json))):
-            checks.append({"what": check.what, "problem": check.problem})
-            click.echo(_said(check), err=as_json)
+        checks = itertools.chain(running.checks(), running.story(lambda line: click.echo(line, err=as_json)))
+        told = _tell_checks(checks, as_json)
         click.echo("\nThe checks are done: --json ends here." if as_json else "\nCtrl-C ends it.", err=as_json)
         if not as_json:
             with until_signalled() as ended:
                 ended.wait()
             click.echo("The fleet ends: its page, its broker and its boards.")
-    if as_json:
-        print_json({"url": url, "checks": checks})
-    return 1 if any(check["problem"] for check in checks) else 0
+    return _ended(url, told, as_json)
 
 
 def _fallback(folder: Path, as_json: bool) -> int:
@@ -115,10 +123,9 @@ def _fallback(folder: Path, as_json: bool) -> int:
     step = build_step(folder)
     bundle = folder / "fallback" / "efficientnet_lite0-host-cpu.ekb"
     if not bundle.exists():
-        click.echo(f"\nTwo bundles of one build:\n\n{_command_line(step.arguments)}", err=as_json)
-        if _figures(step.arguments)[0]:
+        click.echo(f"\nTwo bundles of one build:\n\n{_command_line(step)}", err=as_json)
+        if _figures(step)[0]:
             return 1
-    checks = []
     with fallback_demo(folder) as running:
         click.echo(
             "\nA device, a host that answers when the device would need more than "
@@ -131,12 +138,8 @@ def _fallback(folder: Path, as_json: bool) -> int:
                 while True:
                     running.walk(click.echo)
             return 0
-        for check in running.checks(lambda line: click.echo(line, err=as_json)):
-            checks.append({"what": check.what, "problem": check.problem})
-            click.echo(_said(check), err=as_json)
-    if as_json:
-        print_json({"url": running.url, "checks": checks})
-    return 1 if any(check["problem"] for check in checks) else 0
+        told = _tell_checks(running.checks(lambda line: click.echo(line, err=as_json)), as_json)
+    return _ended(running.url, told, as_json)
 
 
 def _figures(arguments: Sequence[str], every_s: float = 10.0) -> tuple[int, dict[str, Any]]:

@@ -12,6 +12,7 @@ import click
 
 from edgekit.cli.options import PATH, as_json, options_of, output, print_json, profiles, say
 from edgekit.cli.progress import console_progress
+from edgekit.report import words
 from edgekit_converters.recipe.option import options_in
 from edgekit_converters.sources.load_options import LoadOptions
 
@@ -77,11 +78,10 @@ def try_model(
         say(line)
     if found.answers:
         click.echo(f"\n{same} of {len(found.answers)} answers are the original's:")
-        rows = [("", "the original", "the bundle"), *((one.item, one.original, one.bundle) for one in found.answers)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row, one in zip(rows, (None, *found.answers), strict=True):
-            cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            say(f"  {cells}{'' if one is None or one.same else '  differs'}".rstrip())
+        rows = [("", "the original", "the bundle", "")]
+        rows += [(one.item, one.original, one.bundle, "" if one.same else "differs") for one in found.answers]
+        for line in words.aligned(rows, right=False):
+            say(f"  {line}".rstrip())
     page = found.report.page
     command = ["edgekit", "build", str(model), "--contract", str(found.contract), "--profile", boards[-1]]
     for option in options_in(LoadOptions):

@@ -26,7 +26,6 @@ import importlib.util
 import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from numpy.typing import NDArray
 
 from edgekit.packaging.output_errors import DemoError
 from edgekit.report.decision import sentences_of
-from edgekit.report.words import DASH, number, percent, size, span
+from edgekit.report.words import DASH, aligned, number, percent, size, span
 from edgekit_runtime.system.errors import MissingExtraError, install_command, sentences
 from edgekit_runtime.system.strict_json import load_json
 
@@ -201,18 +200,11 @@ def _inside(package: str, member: str) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class Step:
-    """arguments: what follows `edgekit`."""
-
-    arguments: tuple[str, ...]
-
-
-def steps(folder: Path) -> tuple[Step, ...]:
-    """Build for two boards and a network that plain INT8 breaks; look, ask, time."""
+def steps(folder: Path) -> tuple[tuple[str, ...], ...]:
+    """What follows `edgekit`: build for two boards and a network that plain INT8 breaks; look, ask, time."""
     model, bundles = folder / MODEL, folder / "bundles"
     bundle = str(bundles / f"{model.stem}-raspberry-pi-4.ekb")
-    commands = (
+    return (
         (
             "build", str(model), "--profile", "raspberry-pi-4", "--profile", "raspberry-pi-5",
             "--calibration", str(folder / "photos"), "--evaluation", str(folder / "others"),
@@ -227,7 +219,6 @@ def steps(folder: Path) -> tuple[Step, ...]:
         ("run", bundle, *(str(folder / name) for name in ASKED), "--top", "3"),
         ("bench", bundle),
     )  # fmt: skip
-    return tuple(map(Step, commands))
 
 
 Json = Mapping[str, Any]
@@ -266,10 +257,7 @@ def _build(found: Json) -> Iterator[str]:
                 *(times.get((board["profile"], name), DASH) for board in boards),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        right = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        yield "  ".join([name.ljust(widths[0]), *right])
+    yield from aligned(rows, right=True)
     for _, sentence in sentences_of(found):
         yield sentence
     yield f"report  {found['page'] or found['report']}"

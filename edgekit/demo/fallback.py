@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgekit.demo.assets import ASKED, MODEL, Step
+from edgekit.demo.assets import ASKED, MODEL
 from edgekit.demo.story import Check, Story, eventually
 from edgekit.fleet.rollout_runner import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
@@ -120,8 +120,7 @@ class FleetDemo:
         yield from Story(self.server, self.store, self.bundle, self.photo, self.folder, self.ends, say).checks()
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(self.server.url + path, timeout=10) as answer:
-            return str(answer.read().decode())
+        return page_of(self.server.url + path)
 
     def _all_online(self) -> str:
         page, wanted = self._get(""), len(SIMULATED) + 1
@@ -146,6 +145,12 @@ class FleetDemo:
     def _healthy(self) -> str:
         health = load_json(self._get("healthz"))
         return "" if health["ok"] and not health["lost"] and not health["refused"] else json.dumps(health)
+
+
+def page_of(url: str) -> str:
+    """As a browser gets it."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 DEVICE = "porch-1"
@@ -186,14 +191,12 @@ def budget_for(took_ms: Sequence[float]) -> float:
     return max(150.0, 4.0 * max(took_ms))
 
 
-def build_step(folder: Path) -> Step:
+def build_step(folder: Path) -> tuple[str, ...]:
     """The device's and the host's bundle, of one build: they must share their contract."""
-    return Step(
-        (
-            "build", str(folder / MODEL), "--profile", "raspberry-pi-4", "--profile", "host-cpu",
-            "--calibration", str(folder / "photos"), "--evaluation", str(folder / "labelled"),
-            "--recipe", "tflite-int8", "-o", str(folder / "fallback"),
-        ),
+    return (
+        "build", str(folder / MODEL), "--profile", "raspberry-pi-4", "--profile", "host-cpu",
+        "--calibration", str(folder / "photos"), "--evaluation", str(folder / "labelled"),
+        "--recipe", "tflite-int8", "-o", str(folder / "fallback"),
     )  # fmt: skip
 
 
@@ -235,10 +238,10 @@ class FallbackDemo:
         yield _check("throttled, the host answers for it", hot.ends_with("host"), hot)
         yield _check("nine of ten requests got an answer", hot.sources["refused"] <= hot.sources.total() // 10, hot)
         yield _check("cool again, it comes home", after.ends_with("device"), after)
-        deadline = time.monotonic() + 20.0
-        while (shown := DEVICE in self.page()) is False and time.monotonic() < deadline:
-            time.sleep(0.2)
-        yield Check("the fleet page shows the device", "" if shown else f"{self.url} does not name {DEVICE}")
+        yield eventually("the fleet page shows the device", self._missing, 20.0)
+
+    def _missing(self) -> str:
+        return "" if DEVICE in page_of(self.url) else f"{self.url} does not name {DEVICE}"
 
     def walk(self, say: Callable[[str], None]) -> list[PhaseResult]:
         """Every phase once, with a line per second."""
@@ -257,11 +260,6 @@ class FallbackDemo:
                     second, next_line = Counter(), next_line + 1.0
             walked.append(seen)
         return walked
-
-    def page(self) -> str:
-        """The fleet page, as a browser gets it."""
-        with urllib.request.urlopen(self.url, timeout=10) as reply:
-            return str(reply.read().decode())
 
     def _source(self, number: int) -> str:
         """Source of the answer to one photo; ten per second, like a camera."""

@@ -134,7 +134,7 @@ def test_the_builders_page_shows_the_artifacts_and_boards_of_the_demo(demo):
     blocks = [block.split("```")[0] for block in shown.split("```text\n")[1:]]
     (table,) = (block for block in blocks if block.startswith("artifact "))
     # what the demo made is made no second time
-    out = run_edgekit(*steps(Path("demo"))[0].arguments, cwd=demo.directory).out
+    out = run_edgekit(*steps(Path("demo"))[0], cwd=demo.directory).out
     printed = out[out.index("artifact ") :].splitlines()
     assert [line.split()[0] for line in table.splitlines()] == [
         line.split()[0] for line in printed[: table.count("\n")]
