@@ -25,6 +25,8 @@ from edgekit_runtime.system.strict_json import load_json
 if TYPE_CHECKING:
     from edgekit.demo.story import Check
 
+_BUNDLE = "bundles/efficientnet_lite0-raspberry-pi-4.ekb"
+
 
 @click.command()
 @click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Directory of its files.")
@@ -53,10 +55,9 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     with console_progress() as progress:
         make_assets(folder, progress)
     ran = []
-    bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
     if fallback:
         return _fallback(folder, as_json)
-    if fleet and bundle.exists():
+    if fleet and (folder / _BUNDLE).exists():
         return _fleet(folder, as_json)
     for step in steps(folder):
         click.echo(f"\n{_command_line(step)}", err=as_json)
@@ -80,12 +81,11 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
 
 
 def _tell_checks(checks: Iterable[Check], as_json: bool) -> list[Check]:
-    told = []
+    shown = []
     for check in checks:
-        told.append(check)
-        line = f"no      {check.what}: {check.problem}" if check.problem else f"yes     {check.what}"
-        click.echo(line, err=as_json)
-    return told
+        shown.append(check)
+        click.echo(f"no      {check.what}: {check.problem}" if check.problem else f"yes     {check.what}", err=as_json)
+    return shown
 
 
 def _ended(url: str, checks: Sequence[Check], as_json: bool) -> int:
@@ -98,22 +98,21 @@ def _fleet(folder: Path, as_json: bool) -> int:
     """Its own checks, an alert and a roll-out; then until Ctrl-C, but with --json."""
     from edgekit.demo.fallback import fleet_demo
 
-    bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
     photos = [folder / "chelsea.png", folder / "coffee.png"]
-    with fleet_demo(bundle, photos, folder) as running:
+    with fleet_demo(folder / _BUNDLE, photos, folder) as running:
         url = running.server.url
         click.echo(
             f"A broker, a fleet page and eight devices run here; one of them is this machine.\n\n    {url}\n",
             err=as_json,
         )
-        checks = itertools.chain(running.checks(), running.story(lambda line: click.echo(line, err=as_json)))
-        told = _tell_checks(checks, as_json)
+        story = running.story(lambda line: click.echo(line, err=as_json))
+        shown = _tell_checks(itertools.chain(running.checks(), story), as_json)
         click.echo("\nThe checks are done: --json ends here." if as_json else "\nCtrl-C ends it.", err=as_json)
         if not as_json:
             with until_signalled() as ended:
                 ended.wait()
             click.echo("The fleet ends: its page, its broker and its boards.")
-    return _ended(url, told, as_json)
+    return _ended(url, shown, as_json)
 
 
 def _fallback(folder: Path, as_json: bool) -> int:
@@ -138,8 +137,8 @@ def _fallback(folder: Path, as_json: bool) -> int:
                 while True:
                     running.walk(click.echo)
             return 0
-        told = _tell_checks(running.checks(lambda line: click.echo(line, err=as_json)), as_json)
-    return _ended(running.url, told, as_json)
+        shown = _tell_checks(running.checks(lambda line: click.echo(line, err=as_json)), as_json)
+    return _ended(running.url, shown, as_json)
 
 
 def _figures(arguments: Sequence[str], every_s: float = 10.0) -> tuple[int, dict[str, Any]]:

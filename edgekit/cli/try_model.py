@@ -63,7 +63,6 @@ def try_model(
     folder = output or Path("tried") / model.stem
     with console_progress() as progress:
         found = look(model, like, folder, boards, family, loading, progress, progress.say)
-    same = sum(one.same for one in found.answers)
     if as_json:
         print_json(
             {
@@ -77,12 +76,11 @@ def try_model(
     for line in summary(found.report, warned=True):
         say(line)
     if found.answers:
-        click.echo(f"\n{same} of {len(found.answers)} answers are the original's:")
+        click.echo(f"\n{sum(one.same for one in found.answers)} of {len(found.answers)} answers are the original's:")
         rows = [("", "the original", "the bundle", "")]
         rows += [(one.item, one.original, one.bundle, "" if one.same else "differs") for one in found.answers]
         for line in words.aligned(rows, right=False):
             say(f"  {line}".rstrip())
-    page = found.report.page
     command = ["edgekit", "build", str(model), "--contract", str(found.contract), "--profile", boards[-1]]
     for option in options_in(LoadOptions):
         given = loading[option.name]
@@ -90,6 +88,6 @@ def try_model(
             command += [option.flag] if value is True else [option.flag, str(value)]
     command += ["--calibration", like or "DATA", "--evaluation", "OTHER_DATA", "-o", "bundles"]
     click.echo(f"\nNext, with your limits and any option named above: {shlex.join(command)}")
-    if opens and page is not None:
+    if opens and (page := found.report.page) is not None:
         webbrowser.open(page.absolute().as_uri())
     return 0 if found.report.complete else 1

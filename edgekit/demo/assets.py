@@ -201,7 +201,7 @@ def _inside(package: str, member: str) -> Path:
 
 
 def steps(folder: Path) -> tuple[tuple[str, ...], ...]:
-    """What follows `edgekit`: build for two boards and a network that plain INT8 breaks; look, ask, time."""
+    """What follows `edgekit`: two builds; look, ask, time."""
     model, bundles = folder / MODEL, folder / "bundles"
     bundle = str(bundles / f"{model.stem}-raspberry-pi-4.ekb")
     return (

@@ -95,7 +95,8 @@ class ErrorBound:
         weight = (wrong + 1) / (count + 2) * _PRIOR
         total = _PRIOR
         for seen, right in entry:
-            near = min(1.0, (seen if right else 2 * distance) / max(distance if right else seen, _NEAREST))
+            known, other = (seen, distance) if right else (2 * distance, seen)
+            near = min(1.0, max(known, _NEAREST) / max(other, _NEAREST))
             total += near
             weight += 0.0 if right else near
         return weight / total
@@ -154,7 +155,7 @@ def chance(bad: int, of: int, share: float) -> float:
 
 
 def interval(bad: int, of: int) -> tuple[float, float]:
-    """Exact 95 % interval of a share (Clopper and Pearson, Biometrika 26, 1934), or a little wider."""
+    """95 % interval of a share (Clopper and Pearson, Biometrika 26, 1934), or a little more."""
 
     def lowest(bad: int) -> float:
         low, high = 0.0, bad / of

@@ -271,10 +271,8 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
         if shadow.rests:
             said["no"] = shadow.rests[:40]
     if (bound := report.semantic) is not None:
-        value["se"] = told = {"er": bound.error, "cut": bound.cut, "gi": bound.given, "wi": bound.withheld}
-        told["sa"] = bound.sampled
-        if bound.ci95 is not None:
-            told |= {"wr": bound.wrong, "ci": [round(end, 5) for end in bound.ci95]}
+        ends = [round(end, 5) for end in bound.ci95 or ()]
+        value["se"] = [bound.error, bound.cut, bound.given, bound.withheld, bound.sampled, bound.wrong, *ends]
     if about.site or about.group:
         value["lab"] = {"site": about.site[:MOST_LABEL], "group": about.group[:MOST_LABEL]}
     if stages:
@@ -367,7 +365,7 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
         "site": read_text(labels, "site") if labels else "",
         "group": read_text(labels, "group") if labels else "",
         "shadow": shadow,
-        "semantic": _bound(_part(value, "se")) if "se" in value else None,
+        "semantic": _bound(value["se"]) if "se" in value else None,
     }
 
 
@@ -390,17 +388,18 @@ def _shadow(value: Mapping[str, Any], most: int) -> ShadowWindow:
     return ShadowWindow(sha, n, read_integer(value, "eq", most=n), skipped, ratios, rests=why, **figures)
 
 
-def _bound(value: Mapping[str, Any]) -> BoundStats:
-    sampled = read_integer(value, "sa")
-    wrong = read_integer(value, "wr", most=sampled) if sampled else 0
-    ends = value.get("ci") if sampled else [0, 0]
-    shares = [value.get("er"), value.get("cut"), *(ends if isinstance(ends, list) else ())]
-    if len(shares) != 4 or any(type(one) not in (int, float) or not 0 <= one <= 1 for one in shares):
-        raise WindowError("shape", "'se' has no shares from 0 to 1")
-    error, cut, low, high = map(float, shares)
-    given, withheld = read_integer(value, "gi"), read_integer(value, "wi")
-    rate, ci95 = (wrong / sampled, (low, high)) if sampled else (None, None)
-    return BoundStats(error, cut > 0, cut, given, withheld, sampled, wrong, rate, ci95)
+def _bound(value: object) -> BoundStats:
+    if not isinstance(value, list) or len(value) not in (6, 8):
+        raise WindowError("shape", "'se' is not a list of six or eight numbers")
+    shares, counts = [*value[:2], *value[6:]], dict(zip(("gi", "wi", "sa", "wr"), value[2:6], strict=True))
+    if any(type(one) not in (int, float) or not 0 <= one <= 1 for one in shares):
+        raise WindowError("shape", "'se' has a share that is not from 0 to 1")
+    given, withheld, sampled = (read_integer(counts, name) for name in ("gi", "wi", "sa"))
+    wrong = read_integer(counts, "wr", most=sampled)
+    if bool(sampled) != (len(value) == 8):
+        raise WindowError("shape", "'se' has no interval of what was compared")
+    rate, ci95 = (wrong / sampled, (float(value[6]), float(value[7]))) if sampled else (None, None)
+    return BoundStats(float(value[0]), value[1] > 0, float(value[1]), given, withheld, sampled, wrong, rate, ci95)
 
 
 def read_seal(value: Mapping[str, Any]) -> Seal:

@@ -87,6 +87,16 @@ def test_nothing_is_given_before_the_evidence_that_the_bound_asks_for():
     assert count > np.log(len(CUTS) / 0.05) / np.log(1.02)
 
 
+def test_what_was_seen_of_equal_vectors_counts():
+    confirmed, contradicted = new_entry(), new_entry()
+    bound = ErrorBound(0.4, sample=1.0)
+    for _ in range(40):
+        bound.learn(confirmed, 0.0, right=True)
+    assert bound.cut >= bound.risk(confirmed, 0.0) < 0.06
+    contradicted.extend([(0.0, False)] * 3)
+    assert bound.risk(contradicted, 0.0) > 0.5
+
+
 @pytest.mark.parametrize(
     ("count", "n", "low", "high"),
     [(0, 10, 0.0, 0.3085), (5, 10, 0.1871, 0.8129), (10, 10, 0.6915, 1.0), (20, 1000, 0.0123, 0.0307)],
