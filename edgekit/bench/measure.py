@@ -41,7 +41,8 @@ PARTS, LEAST_PARTS = 10, 4
 
 @dataclass(frozen=True)
 class BenchSetup:
-    """Options of `open_bundle`, None for its defaults."""
+    """Options of `open_bundle`, None for its defaults.
+    engines: record every candidate of this machine."""
 
     engine: str | None = None
     threads: int | None = None
@@ -51,6 +52,7 @@ class BenchSetup:
     trust: Sequence[Path] = ()
     allow_unsigned: bool = False
     pin: Literal["primary"] | None = None
+    engines: bool = False
 
 
 def measure(
@@ -93,6 +95,7 @@ def measure(
         "engine": described["engine"]["name"],
         "engine_version": described["engine"]["version"],
         "threads": described["engine"]["threads"],
+        **({"engines": described["tuning"]} if setup.engines else {}),
         **_figures(outcome),
         "first_ms": first.timings["total"],
         "ready_ms": ready_ms,

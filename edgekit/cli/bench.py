@@ -88,6 +88,9 @@ LEAST_S = 1.0
 @port
 @identity
 @prefix(help="With --on: where `edgekit deploy --prefix` put it there.")
+@click.option(
+    "--engines", is_flag=True, help="Also list every engine that was tried on this machine, and why one was elected."
+)
 @opening
 @as_json
 def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **asked: Any) -> int:
@@ -100,6 +103,7 @@ def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **
     edgekit bench net.ekb --concurrency 8 --duration-s 10
     edgekit bench net.ekb --rate 100 --budget-ms 20 -o before.json
     edgekit bench net.ekb --rate 100 --budget-ms 20 --compare before.json
+    edgekit bench net.ekb --engines                       # who was elected here, and why
     edgekit bench net.ekb --on pi@raspberrypi -o board.json     # the board's own record
     """
     board = _BenchTarget(*(asked.pop(name) for name in ("on", "port", "identity", "prefix")))
@@ -157,7 +161,7 @@ class _BenchTarget:
         from edgekit.shipping.push import bench_on
         from edgekit.shipping.ssh import Address
 
-        names = {"runs": "-n", "cache": "--cache"}
+        names = {"runs": "-n"}
         words: list[str] = []
         for name, value in asked.items():
             if value is None or value is False:
@@ -191,7 +195,7 @@ def _setup_and_load(asked: dict[str, Any]) -> tuple[BenchSetup, Load]:
         budget_ms=budget,
     )
     batching = None if asked["batch"] is None else asked["batch"] == "on"
-    names = ("engine", "threads", "cache", "secret", "trust", "allow_unsigned", "pin")
+    names = ("engine", "threads", "cache", "secret", "trust", "allow_unsigned", "pin", "engines")
     return BenchSetup(batching=batching, **{name: asked[name] for name in names}), load
 
 

@@ -51,7 +51,30 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
         f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, {c['system']}, Python {c['python']}, NumPy "
         f"{c['numpy']}"
     )
-    return [*lines, *_during_lines(c)]
+    return [*lines, *_during_lines(c), *engine_lines(found.get("engines"))]
+
+
+def engine_lines(elected: dict[str, Any] | None) -> list[str]:
+    """The candidates of this machine as a table, by p50, then what was refused and why."""
+    if elected is None:
+        return []
+    from edgekit_profiles.estimate import milliseconds
+
+    rows = [("engines tried here", "p50 ms", "p99 ms", "cpu ms", "MB", "runs", "cosine")]
+    order = sorted(elected["candidates"], key=lambda one: (one["p50_ms"] is None, one["p50_ms"]))
+    for one in order:
+        figures = [one[name] for name in ("p50_ms", "p99_ms", "cpu_ms", "memory_mb", "runs")]
+        shown = ["-" if value is None else milliseconds(value) for value in figures]
+        cosine = "-" if one["cosine"] is None else f"{one['cosine']:.4f}"
+        mark = "* " if one["candidate"] == elected["chosen"] else "  "
+        rows.append((mark + one["candidate"], *shown, cosine))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row, one in zip(rows, [None, *order], strict=True):
+        cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        why = "" if one is None or not one["refused"] else f"  {one['refused']}"
+        lines.append(f"  {row[0]:<{widths[0]}}  {why or '  '.join(cells)}".rstrip())
+    return [*lines, f"  * elected, {elected['how']}: {elected['why']}"]
 
 
 def _opening_lines(found: dict[str, Any]) -> list[str]:

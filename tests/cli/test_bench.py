@@ -50,6 +50,18 @@ def test_a_person_reads_percentiles_stages_start_memory_and_conditions(edgekit, 
         assert part in out
 
 
+def test_engines_are_listed_with_what_decided(edgekit, bundle, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGEKIT_TUNE", "0.5")
+    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
+    ran = edgekit("bench", bundle, "-n", "10", "--engines", "--json")
+    told = ran.json["engines"]
+    assert told["candidates"][0].keys() >= {"candidate", "p50_ms", "p99_ms", "cpu_ms", "memory_mb", "runs", "cosine"}
+    out = edgekit("bench", bundle, "-n", "10", "--engines").out
+    assert "engines tried here" in out
+    assert f"  * {told['chosen']}" in out
+    assert f"* elected, {told['how']}: " in out
+
+
 def test_several_callers_share_the_requests(edgekit, bundle):
     found = edgekit("bench", bundle, "-n", "200", "--concurrency", "4", "--json").json
     assert (found["n"], found["load"]["loop"], found["load"]["concurrency"]) == (200, "closed", 4)

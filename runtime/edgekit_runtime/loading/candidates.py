@@ -1,9 +1,8 @@
-"""Candidates of a bundle on this board, their verdicts, and the file of verdicts.
+"""Candidates of a bundle on this board, what was measured of them, and the verdict.
 
     found = candidates(manifest, available(), TuningOptions(), cores=4)
     found[0]                    # runs if nothing is measured: the bundle's own choice
     verdict.chosen.label        # "tflite-int8 on litert 2.3.0, 1 thread"
-    verdict.why                 # "the fastest of 6: 3.2 ms, the next takes 3.9 ms"
 
 Rules:
 - the first is the manifest's choice (primary artifact, preferred engine, the board's threads), after a delegate that
@@ -13,15 +12,12 @@ Rules:
   machine with this engine. A degraded artifact runs only if its recipe is pinned;
 - engines of a GPU come first, with one thread count; they answer only if measured here or asked for by `engine`;
 - other kernels than the default come last. ONNX Runtime's fast 8-bit sums are a candidate only on an x86 without VNNI;
-- a stored verdict holds for one bundle, board, runtime and set of engines. The memory limit is applied at each opening:
-  the fastest measured candidate that fits answers.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from edgekit_runtime.bundle.manifest import Manifest
@@ -29,16 +25,12 @@ from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, EngineSetup, Kern
 from edgekit_runtime.modelfile.check import delegated_operators
 from edgekit_runtime.system.board import Cpu
 from edgekit_runtime.system.board import cpu as this_cpu
-from edgekit_runtime.system.files import read_own
-from edgekit_runtime.system.records import record, replace
-from edgekit_runtime.system.sealed import read_sealed, write_sealed
-from edgekit_runtime.system.strict_json import json_text, read_json
+from edgekit_runtime.system.records import record
 
 Pin = Literal["primary"]
 MOST = 24
 """Candidates that are tried at most."""
 _WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums", "vulkan": "Vulkan"}
-_MOST_BYTES = 1 << 20
 How = Literal["measured", "stored", "default"]
 
 
@@ -158,6 +150,9 @@ class CandidateTrial:
     memory_mb: private memory that loading and running it added, plus the bundle's artifacts (1e6 bytes).
     ratio: its time divided by that of the fastest, run in turn; p50_ms follows from it.
     refused: the reason against it, as `EdgekitError.as_json` gives it.
+    p99_ms: what its runs stayed below, one in a hundred excepted, and one in any case.
+    cpu_ms: processor time of a request and of the pause after it, all threads together.
+    cosine: least similarity with a golden answer.
     """
 
     candidate: TuningCandidate
@@ -168,6 +163,9 @@ class CandidateTrial:
     memory_mb: float | None = None
     ratio: float | None = None
     refused: dict[str, str] | None = None
+    p99_ms: float | None = None
+    cpu_ms: float | None = None
+    cosine: float | None = None
 
     @property
     def had_turn(self) -> bool:
@@ -219,6 +217,10 @@ class TuningVerdict:
                     "candidate": one.candidate.label,
                     "engine": one.candidate.engine,
                     "p50_ms": one.p50_ms,
+                    "p99_ms": one.p99_ms,
+                    "cpu_ms": one.cpu_ms,
+                    "runs": one.runs,
+                    "cosine": one.cosine,
                     "memory_mb": one.memory_mb,
                     "refused": ": ".join(filter(None, (one.refused["where"], one.refused["what"])))
                     if one.refused
@@ -227,51 +229,3 @@ class TuningVerdict:
                 for one in self.tried
             ],
         }
-
-
-def choose_verdict(
-    tried: Sequence[CandidateTrial], champion: TuningCandidate | None, memory_mb: float | None, settled: bool = True
-) -> TuningVerdict | None:
-    """The verdict over the tried candidates: the fastest within memory_mb. None if none passed."""
-    passed = [one for one in tried if one.p50_ms is not None]
-    fitting = [one for one in passed if memory_mb is None or (one.memory_mb or 0.0) <= memory_mb]
-    if not fitting:
-        return None
-    first = next((one for one in fitting if one.candidate == champion), None)
-    best = first or min(fitting, key=lambda one: one.p50_ms or 0.0)
-    rest = sorted(one.p50_ms or 0.0 for one in fitting if one is not best)
-    why = f"the fastest of {len(fitting)}" if not rest or rest[0] >= (best.p50_ms or 0.0) else "none is surely faster"
-    why = "the only one that passed" if len(passed) == 1 else f"{why}: {best.p50_ms:.3g} ms"
-    if rest:
-        why += f", the next takes {rest[0]:.3g} ms"
-    if not settled and rest:
-        why += "; the board was busy or it was close, so a later opening measures again"
-    if len(tried) == 1:
-        why = "it is the only candidate"
-    if first is None and champion is not None:
-        why += f"; the fastest of all does not fit into {memory_mb:.0f} MB"
-    return TuningVerdict(best.candidate, "measured", why, tuple(tried), settled=settled or not rest)
-
-
-def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
-    """Keep it, unless the folder is read-only or open to other users."""
-    try:
-        write_sealed(file, json_text(verdict).encode())
-    except OSError:
-        return replace(verdict, kept=False)
-    return replace(verdict, kept=read_own(file, _MOST_BYTES) is not None)
-
-
-def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None) -> TuningVerdict | None:
-    """The stored verdict; None if absent, of other candidates or open to other users."""
-    try:
-        stored = read_json(TuningVerdict, read_sealed(file, _MOST_BYTES) or b"", "the verdict")
-    except ValueError:
-        return None
-    passed = {one.candidate for one in stored.tried if one.p50_ms is not None}
-    if {one.candidate for one in stored.tried} != set(offered) or stored.chosen not in passed:
-        return None
-    found = choose_verdict(stored.tried, stored.chosen, memory_mb, stored.settled)
-    if found is None:
-        return None
-    return replace(found, how="stored", seconds=stored.seconds, kept=True, openings=stored.openings)

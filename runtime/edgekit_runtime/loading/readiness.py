@@ -266,7 +266,8 @@ def _load_first(bundle: Bundle, verdict: TuningVerdict, how: Preparation) -> _Lo
         except (EngineError, SelfTestError, MemoryExceeded) as error:
             another = any(one.delegate is None for one in order[place + 1 :])
             may_pass = candidate.delegate is not None or candidate.on_gpu or verdict.how != "default"
-            if not (another and may_pass) or not (isinstance(error, EngineError) or candidate.on_gpu):
+            own = candidate.on_gpu or candidate.delegate is not None  # its fault may be the driver's or the library's
+            if not (another and may_pass) or not (isinstance(error, EngineError) or own):
                 raise
             notes.append(f"{candidate.label} does not load: {error}")
     raise AssertionError("there is always a candidate")

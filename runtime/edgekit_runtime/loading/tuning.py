@@ -6,7 +6,8 @@
 Rules:
 - a bundle is measured for about `bound_s` seconds at its first opening on a board with these engines, GPU and driver.
   EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound. Building for a GPU does not count;
-- only a candidate that gives the golden answers may win; one that crashes or hangs costs its child alone;
+- only a candidate that gives the golden answers may win, by the rule of `loading.election`; one that crashes or hangs
+  costs its child alone;
 - a candidate whose child was ended from outside is tried again, then left out of this opening, whose result is not
   kept;
 - a measurement on a busy board, a close one, or one that left candidates untried is repeated by an opening ten minutes
@@ -40,13 +41,11 @@ from edgekit_runtime.loading.candidates import (
     TuningOptions,
     TuningVerdict,
     candidates,
-    choose_verdict,
-    read,
-    store,
     untried_candidates,
 )
+from edgekit_runtime.loading.election import choose_verdict, read, store
 from edgekit_runtime.loading.selftest import test_failure
-from edgekit_runtime.system.board import cores, fingerprint, state_dir, vulkan_drivers
+from edgekit_runtime.system.board import cores, fingerprint, library_version, state_dir, vulkan_drivers
 from edgekit_runtime.system.children import may_start, python_module
 from edgekit_runtime.system.children import run as run_child
 from edgekit_runtime.system.errors import (
@@ -67,7 +66,7 @@ GRACE_S = 60.0
 _REFUSES_S = 600.0
 """Age in seconds from which an unsettled or refusing measurement is repeated."""
 OPENINGS = 3
-_FORMAT = "7"
+_FORMAT = "8"
 """Of the file of verdicts."""
 _LOG = logging.getLogger("edgekit_runtime.loading")
 _SAID: set[Path] = set()
@@ -126,6 +125,7 @@ def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> 
     folder = (tuning.folder or state_dir()) / "tuning"
     parts = [_FORMAT, bundle.digest, fingerprint(), version_of("edgekit-deploy") or "unknown"]
     parts += [candidate.label + candidate.blob for candidate in offer]
+    parts += [library_version(name) for name in dict.fromkeys(one.delegate for one in offer) if name is not None]
     if any(one.on_gpu for one in offer):
         from edgekit_runtime.engines.cuda import identity
 
@@ -133,20 +133,21 @@ def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> 
     file = folder / f"{name_of(*parts)}.json"
     if (known := _read_verdict(bundle, offer, tuning, file)) is not None:
         return known
-    if tuning.later and (meanwhile := _postponed(offer, tuning, file)) is not None:
+    if tuning.later and (meanwhile := _postponed(bundle, offer, tuning, file)) is not None:
         return meanwhile
     with in_turn(folder, tuning.bound_s + _grace_s(offer)):
         return _read_verdict(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
 
 
-def _postponed(offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
+def _postponed(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
     """What answers until the candidates are measured; None if an earlier process never did."""
     with in_turn(file.parent, 0.0) as alone:
         if alone and _begun(file).exists():
             return None
         with contextlib.suppress(OSError):
             os.close(os.open(_begun(file), os.O_WRONLY | os.O_CREAT | NOFOLLOW, 0o600))
-    known = read(file, offer, tuning.memory_mb) or _default(offer, "the first answers do not wait for it")
+    known = read(file, offer, tuning.memory_mb, bundle.manifest.target.budget_ms)
+    known = known or _default(offer, "the first answers do not wait for it")
     return replace(known, pending=True, why=f"{known.why}; the candidates are measured in the background")
 
 
@@ -182,7 +183,7 @@ def _read_verdict(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tune
     everything = read(file, offer, None)
     if everything is None:
         return None
-    fitting = read(file, offer, tuning.memory_mb)
+    fitting = read(file, offer, tuning.memory_mb, bundle.manifest.target.budget_ms)
     if fitting is not None and fitting.settled:
         return fitting
     age_s = _REFUSES_S
@@ -213,14 +214,14 @@ def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, fi
     seconds = time.monotonic() - started
     openings = 1 if before is None else before.openings + 1
     settled = (found.settled and not busy and all(one.had_turn for one in tried)) or openings >= OPENINGS
-    everything = (
-        choose_verdict(tried, champion, None, settled) if champion is not None and not found.interrupted else None
-    )
+    budget_ms, everything = bundle.manifest.target.budget_ms, None
+    if champion is not None and not found.interrupted:
+        everything = choose_verdict(tried, champion, None, settled, budget_ms)
     kept = everything is not None and store(file, replace(everything, seconds=seconds, openings=openings)).kept
     if not found.interrupted:
         with contextlib.suppress(OSError):
             _begun(file).unlink()
-    verdict = choose_verdict(tried, champion, tuning.memory_mb, settled)
+    verdict = choose_verdict(tried, champion, tuning.memory_mb, settled, budget_ms)
     if verdict is None:
         raise _refusal(bundle, tried, tuning.memory_mb)
     verdict = replace(verdict, seconds=seconds, kept=kept, openings=openings)

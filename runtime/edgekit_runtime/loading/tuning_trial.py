@@ -11,7 +11,8 @@ One line of JSON a fact, as soon as it is known:
 Rules:
 - the first candidate that passes its self-test is the champion; the others challenge it one after another, so that at
   most two are in memory;
-- both run in turn within a round, and only the ratio counts: a busy processor slows both;
+- both run in turn within a round, and only ratios count, of medians and of p99: a busy processor slows both;
+- processor time is measured alone, some requests with a pause behind each: threads may spin in it;
 - clear losers and winners leave after two or three rounds, close ones run all, contradictory ones twice as many;
 - a challenger must be faster by more than the noise. One that may be a tenth faster leaves the race unsettled;
 - when the bound is over no other candidate enters, and no inference is begun that is not needed to name a winner.
@@ -28,7 +29,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.engines.registry import Engine, import_engine, load_with
 from edgekit_runtime.engines.variants import RecordingEngine
 from edgekit_runtime.loading.candidates import TuningCandidate
+from edgekit_runtime.loading.election import LEAST_GAIN, p99, tail_ratio
 from edgekit_runtime.loading.replay import check_same_bits, replay
 from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.system.board import private_mb
@@ -46,10 +48,12 @@ from edgekit_runtime.system.errors import EdgekitError
 from edgekit_runtime.system.memory import scarce
 
 ROUNDS = 7
-LEAST_GAIN = 0.05
-"""A challenger must be faster by this share."""
 HOPELESS = 4.0
 """A candidate that takes this many times as long does not get a round."""
+MANY = 300
+"""Runs of each in a close duel, as far as time allows: so many show a tail of some per cent."""
+PAUSE_S = 0.01
+"""Behind a request whose processor time is measured."""
 _CLEAR = 0.15
 _FEWEST = 3
 
@@ -96,9 +100,12 @@ class Race:
         self._bound_s = bound_s
         self._block_s = min(0.02, max(0.002, bound_s / max(1, candidates) / (2 * ROUNDS) / 2))
         self._challenger: int | None = None
+        self._until_s = 0.0
         self._ratios: list[float] = []
+        self._runs: tuple[list[float], list[float]] = ([], [])  # the champion's and the challenger's in this duel
         self._leaving: deque[int] = deque()
         self._costs: dict[int, float] = {}  # by the time of the first champion
+        self._tails: dict[int, float] = {}  # by its p99
         self.champion: int | None = None
         self.settled = True
 
@@ -109,13 +116,16 @@ class Race:
         low, high = self._range()
         one_sided = low > 1 or high < 1
         clear = (rounds == 2 and low > 2) or (rounds >= _FEWEST and abs(middle - 1) > _CLEAR and one_sided)
-        enough = rounds >= (2 * ROUNDS if self._is_open() else ROUNDS)
+        few_runs = min(map(len, self._runs)) < MANY and elapsed_s < self._until_s
+        enough = rounds >= (2 * ROUNDS if self._is_open() else ROUNDS) and not few_runs
         if self._challenger is not None and (late or clear or enough):
             self._settle()
         if self._leaving:
             return Leave(self._leaving.popleft())
         if self._challenger is not None:
             assert self.champion is not None
+            if not rounds:  # those that wait have to be loaded, too
+                self._until_s = elapsed_s + (self._bound_s - elapsed_s) / (2 * len(self._waiting) + 1)
             return Duel(self.champion, self._challenger, self._block_s)
         if self._waiting and (self.champion is None or not late):
             return Enter(self._waiting.popleft())
@@ -128,25 +138,33 @@ class Race:
         champion_s: the champion's time before it; a hopeless candidate does not duel.
         """
         if self.champion is None:
-            self.champion, self._costs[candidate] = candidate, 1.0
+            self.champion, self._costs[candidate], self._tails[candidate] = candidate, 1.0, 1.0
             return
         if champion_s is not None:
-            self._costs[candidate] = self._costs[self.champion] * seconds / max(champion_s, 1e-9)
+            ratio = seconds / max(champion_s, 1e-9)
+            self._costs[candidate], self._tails[candidate] = self._by_champion(ratio, ratio)
         if champion_s is not None and seconds > HOPELESS * champion_s:
             self._leaving.append(candidate)
             return
-        self._challenger, self._ratios = candidate, []
+        self._challenger, self._ratios, self._runs = candidate, [], ([], [])
 
-    def record_round(self, champion_s: float, challenger_s: float) -> None:
-        """The medians of one round, in seconds a run."""
-        self._ratios.append(challenger_s / max(champion_s, 1e-9))
+    def record_round(self, champion_s: Sequence[float], challenger_s: Sequence[float]) -> None:
+        """The runs of one round, in seconds."""
+        self._ratios.append(statistics.median(challenger_s) / max(statistics.median(champion_s), 1e-9))
+        for runs, more in zip(self._runs, (champion_s, challenger_s), strict=True):
+            runs.extend(more)
 
     @property
-    def ratios(self) -> dict[int, float]:
-        """Candidate -> its time divided by the champion's."""
+    def ratios(self) -> dict[int, tuple[float, float]]:
+        """Candidate -> its p50 and its p99, divided by the champion's."""
         if self.champion is None:
             return {}
-        return {one: cost / self._costs[self.champion] for one, cost in self._costs.items()}
+        p50, tail = self._costs[self.champion], self._tails[self.champion]
+        return {one: (cost / p50, self._tails[one] / tail) for one, cost in self._costs.items()}
+
+    def _by_champion(self, p50: float, tail: float) -> tuple[float, float]:
+        assert self.champion is not None
+        return p50 * self._costs[self.champion], tail * self._tails[self.champion]
 
     def _range(self) -> tuple[float, float]:
         """Range of the median of all such rounds, with about 90 % (order statistics)."""
@@ -169,7 +187,8 @@ class Race:
             self._leaving.append(challenger)
             return
         ratio = statistics.median(self._ratios)
-        self._costs[challenger] = ratio * self._costs[self.champion]
+        tail = tail_ratio(*self._runs)
+        self._costs[challenger], self._tails[challenger] = self._by_champion(ratio, tail)
         if ratio < 1 - LEAST_GAIN and not few and self._range()[1] < 1:
             challenger, self.champion = self.champion, challenger
         self._leaving.append(challenger)
@@ -189,8 +208,8 @@ class _Runner:
     inputs: list[NDArray[Any]]
     seconds: list[float] = field(default_factory=list)
 
-    def block(self, block_s: float) -> float:
-        """Run for about block_s, at least once; the median of one run."""
+    def block(self, block_s: float) -> list[float]:
+        """Run for about block_s, at least once; the seconds of each run."""
         taken: list[float] = []
         end = perf_counter() + block_s
         while len(taken) < _MOST_RUNS:
@@ -201,7 +220,17 @@ class _Runner:
             if now >= end:
                 break
         self.seconds += taken
-        return statistics.median(taken)
+        return taken
+
+    def processor_s(self, enough_s: float = 0.05) -> float:
+        """Processor time of a request and of the pause behind it; tried for about enough_s."""
+        sleep(PAUSE_S)  # what the other engine's threads spin is over
+        begun, before, runs = perf_counter(), process_time(), 0
+        while not runs or perf_counter() - begun < enough_s:
+            self.engine.run(self.inputs)
+            sleep(PAUSE_S)
+            runs += 1
+        return (process_time() - before) / runs
 
 
 class Trial:
@@ -239,11 +268,13 @@ class Trial:
         for number in list(self._loaded):
             self._free(number)
         ratios = race.ratios
-        best_ms = 0.0 if race.champion is None else statistics.median(self._times[race.champion]) * 1e3
-        tried = [
-            {"number": number, "p50_ms": best_ms * ratios[number], "runs": len(times), "ratio": ratios[number]}
-            for number, times in self._times.items()
-        ]
+        best = [1.0] if race.champion is None else self._times[race.champion]
+        p50_ms, p99_ms = statistics.median(best) * 1e3, p99(best) * 1e3
+        tried = []
+        for number, times in self._times.items():
+            ratio, tail = ratios[number]
+            figures = {"p50_ms": p50_ms * ratio, "p99_ms": max(p50_ms * ratio, p99_ms * tail)}
+            tried.append({"number": number, **figures, "runs": len(times), "ratio": ratio})
         seconds = self._clock() - start
         self._say({"champion": race.champion, "settled": race.settled, "tried": tried, "seconds": seconds})
 
@@ -283,15 +314,15 @@ class Trial:
                 self._excuse(entered)
                 entered = self._clock()
             recording = _EarlyStopEngine(engine, champion_s, lambda: self._say({"ran": number}))
-            replay(self._bundle, entry, recording, lambda: self._clock() > self._end)
+            agreed = replay(self._bundle, entry, recording, lambda: self._clock() > self._end)
             if candidate.on_gpu:  # at its first runs a library compiles
                 self._excuse(entered)
-            runner = _Runner(engine, recording.given)
+            runner, cpu_s = _Runner(engine, recording.given), None
             if self._clock() > self._end:
                 p50_s = recording.last_s
                 runner.seconds.append(p50_s)
             else:
-                p50_s = runner.block(0.005)
+                p50_s, cpu_s = statistics.median(runner.block(0.005)), runner.processor_s()
             after = private_mb()
             if engine.info.arithmetic != "exact":
                 exact = replace(setup, kernels="default")  # all golden inputs, however little time is left
@@ -305,6 +336,8 @@ class Trial:
             "first_ms": recording.first_s * 1e3,
             "p50_ms": p50_s * 1e3,
             "memory_mb": memory,
+            "cpu_ms": None if cpu_s is None else cpu_s * 1e3,
+            "cosine": agreed.worst_cosine,
         }
 
     def _excuse(self, since: float) -> None:

@@ -26,6 +26,7 @@ class EngineDescription(TypedDict):
     threads: int
     arithmetic: str
     device: Literal["cpu", "gpu"]
+    delegate: str | None
 
 
 class ModelDescription(ReadinessDescription):
@@ -73,6 +74,7 @@ def describe_model(journey: Journey, telemetry: dict[str, Any] | None) -> ModelD
             "threads": info.threads,
             "arithmetic": info.arithmetic,
             "device": "gpu" if on_gpu(info.name) or info.kernels == "vulkan" else "cpu",
+            "delegate": info.delegate,
         },
         **prepared.describe(),
         "inputs": device.ways(),

@@ -72,6 +72,20 @@ def vulkan_drivers() -> tuple[str, ...]:
     return tuple(f"{file} {Path(file).stat().st_mtime_ns}" for file in sorted(files) if Path(file).is_file())
 
 
+def library_version(delegate: str) -> str:
+    """Path, size and date of a delegate's library; the name alone if it is not found."""
+    name = delegate.split(",")[0].strip()
+    folders = [Path()] if "/" in name else [Path(top) for top in ("/usr/local/lib", "/usr/lib", "/lib")]
+    found = [one for folder in folders for one in (folder / name, *sorted(folder.glob(f"*-linux-gnu*/{name}")))]
+    for file in found if name else ():
+        try:
+            seen = file.stat()
+        except OSError:
+            continue
+        return f"{file.resolve()} {seen.st_size} {seen.st_mtime_ns}"
+    return name
+
+
 def cores() -> int:
     """Cores that this process may use: its affinity, if the system has one."""
     if hasattr(os, "sched_getaffinity"):

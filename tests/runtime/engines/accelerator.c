@@ -1,5 +1,5 @@
-/* A delegate that takes over the operator `edgetpu-custom-op` and copies its input to its output: TFLite's structures, by hand,
-   as far as they are needed (tensorflow/lite/core/c/common.h). */
+/* A delegate that takes over the operator `edgetpu-custom-op`, or every one with the option take=all, and copies its input to
+   its output: TFLite's structures, by hand, as far as they are needed (tensorflow/lite/core/c/common.h). */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,6 +46,8 @@ static int copy(struct context *context, struct node *node) {
   return 0;
 }
 
+static int all;
+
 static int take(struct context *context, struct delegate *self) {
   struct ints *plan;
   if (context->plan(context, &plan) != 0) return 1;
@@ -55,7 +57,7 @@ static int take(struct context *context, struct delegate *self) {
     struct node *node;
     struct registration *kind;
     if (context->get(context, plan->data[i], &node, &kind) != 0) return 1;
-    if (kind->custom_name && strcmp(kind->custom_name, "edgetpu-custom-op") == 0) taken->data[taken->size++] = plan->data[i];
+    if (all || (kind->custom_name && strcmp(kind->custom_name, "edgetpu-custom-op") == 0)) taken->data[taken->size++] = plan->data[i];
   }
   struct registration own = {0};
   own.prepare = ready;
@@ -68,7 +70,8 @@ static int take(struct context *context, struct delegate *self) {
 }
 
 struct delegate *tflite_plugin_create_delegate(char **keys, char **values, size_t count, void (*report)(const char *)) {
-  (void)keys; (void)values; (void)count; (void)report;
+  (void)report;
+  all = count == 1 && strcmp(keys[0], "take") == 0 && strcmp(values[0], "all") == 0;
   struct delegate *made = calloc(1, sizeof(struct delegate));
   made->prepare = take;
   made->flags = 1; /* tensors may be dynamic: else the interpreter prepares every operator first, this one too */

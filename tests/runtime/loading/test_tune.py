@@ -27,9 +27,8 @@ from edgekit_runtime.loading.candidates import (
     TuningCandidate,
     TuningOptions,
     TuningVerdict,
-    read,
-    store,
 )
+from edgekit_runtime.loading.election import read, store
 from edgekit_runtime.loading.tuning import Tuner, offered_candidates, tune
 from edgekit_runtime.loading.tuning_trial import TooSlow, Trial, _EarlyStopEngine
 from edgekit_runtime.system import children
@@ -127,7 +126,8 @@ def test_candidates_that_had_no_turn_get_it_at_a_later_opening(bundle, tmp_path,
     def run(command, *, input, **_):
         numbers = [offer.index(TuningCandidate(**one)) for one in json.loads(input)["candidates"]][:2]
         entered.append(numbers)
-        tried = [{"number": at, "p50_ms": 1.0 + number, "runs": 9, "ratio": 1.0} for at, number in enumerate(numbers)]
+        took = [{0: 1.0, 1: 2.0}.get(one, 0.5) for one in numbers]
+        tried = [{"number": at, "p50_ms": ms, "runs": 9, "ratio": 1.0} for at, ms in enumerate(took)]
         facts = [{"champion": int(numbers[1] == 2), "settled": True, "tried": tried, "seconds": 1.0}]
         return subprocess.CompletedProcess(command, 0, "\n".join(map(json.dumps, facts)), "")
 
@@ -157,7 +157,7 @@ def test_a_damaged_verdict_is_measured_again(bundle, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [(name, number) for name in ("p50_ms", "memory_mb", "threads", "seconds") for number in NO_NUMBERS]
+    [(name, number) for name in ("p50_ms", "p99_ms", "memory_mb", "threads", "seconds") for number in NO_NUMBERS]
     + [("runs", NO_NUMBERS[0]), ("runs", NO_NUMBERS[1])],
 )
 def test_a_verdict_with_a_number_that_is_none_is_measured_again(bundle, tmp_path, name, number):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.loading.candidates import CandidateTrial, TuningCandidate, choose_verdict, read, store
+from edgekit_runtime.loading.candidates import CandidateTrial, TuningCandidate
+from edgekit_runtime.loading.election import choose_verdict, read, store
 from edgekit_runtime.system.sealed import name_of
 
 FAST = TuningCandidate("tflite-int8", "aa", "litert", "2.3.0", 1)
@@ -27,7 +28,7 @@ OFFER = (FAST, SLOW, LAME)
 def test_the_champion_is_chosen_and_the_reason_given():
     verdict = choose_verdict(TRIED, FAST, None)
     assert verdict.chosen == FAST
-    assert verdict.why == "the fastest of 2: 3.2 ms, the next takes 3.9 ms"
+    assert verdict.why == "the fastest of 2: p50 3.2 ms; the next takes 3.9 ms"
     assert verdict.in_order() == (FAST, SLOW)
     described = {one["candidate"]: one["refused"] for one in verdict.describe()["candidates"]}
     assert described[LAME.label] == "x.ekb: crashed with SIGILL"
@@ -35,7 +36,9 @@ def test_the_champion_is_chosen_and_the_reason_given():
 
 def test_the_reason_is_true_where_another_takes_less_and_where_it_is_open():
     tried = (replace(TRIED[0], p50_ms=7.03), replace(TRIED[1], p50_ms=6.8))
-    assert choose_verdict(tried, FAST, None).why == "none is surely faster: 7.03 ms, the next takes 6.8 ms"
+    assert choose_verdict(tried, FAST, None).why == (
+        "as fast as the fastest of 2, by p99 x processor time: p50 7.03 ms; the next takes 6.8 ms"
+    )
     unsettled = choose_verdict(TRIED, FAST, None, settled=False)
     assert unsettled.why.endswith("3.9 ms; the board was busy or it was close, so a later opening measures again")
     assert not unsettled.settled

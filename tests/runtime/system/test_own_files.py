@@ -16,7 +16,8 @@ from edgekit_runtime.cache.memory_tier import MISS
 from edgekit_runtime.cache.stored_answers import KeptForm
 from edgekit_runtime.engines import gpu_engine_cache
 from edgekit_runtime.engines.registry import EngineInfo, available
-from edgekit_runtime.loading.candidates import CandidateTrial, TuningOptions, TuningVerdict, read, store
+from edgekit_runtime.loading.candidates import CandidateTrial, TuningOptions, TuningVerdict
+from edgekit_runtime.loading.election import read, store
 from edgekit_runtime.loading.replay import SelfTest
 from edgekit_runtime.loading.selftest import keep, last_verdict, verdict_file
 from edgekit_runtime.loading.tuning import offered_candidates
