@@ -28,6 +28,7 @@ from inferred import inferred_rates
 from later import later_cores, one_board
 from published import NEVER_FITTED, Row, read
 from stand_in import judged as onnx_runtime
+from stand_in import ncnn_unread
 from table import differences, rounded, written
 from unseen import both_unseen
 
@@ -58,6 +59,7 @@ def main() -> int:
     tables["board and network both unseen"] = [figures("estimated, in the same bands", both_unseen(fit, found))]
     others = never_fitted(read(NEVER_FITTED), tomllib.loads(TABLE.read_text(encoding="utf-8")))
     tables["published rows that no fit reads"] = [figures(way, others[way]) for way in WAYS]
+    tables["ncnn's times of networks that no fit reads"] = ncnn_unread()
     tables["cores of one published board, before any of their rows"] = figures_of(later.unseen())
     tables["cores of one published board, a network at a time on that board"] = figures_of(later.new_network())
     tables["ONNX Runtime by LiteRT's estimate, each board left out"] = onnx_runtime(fit)

@@ -25,7 +25,7 @@ from networks import NETWORKS
 from other_networks import OTHERS
 from published import HERE, precision_of, where_it_ran
 
-from edgekit_profiles.workload import CoreModel, Workload, predict
+from edgekit_profiles.workload import CoreModel, Workload, constants, predict
 
 KERNELS = "xnnpack"
 """What LiteRT runs, whose estimate stands in."""
@@ -47,10 +47,31 @@ class Timed:
     source: str
 
 
-def timed(path: Path = HERE / "published_latencies.csv") -> list[Timed]:
-    """In the file's order."""
+def timed(path: Path = HERE / "published_latencies.csv", framework: str = "ONNX Runtime") -> list[Timed]:
+    """In the file's order. framework: how its name begins."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [row for line in csv.DictReader(file) if (row := _row(line)) is not None]
+        return [row for line in csv.DictReader(file) if (row := _row(line, framework)) is not None]
+
+
+def ncnn_unread() -> list[dict[str, Any]]:
+    """ncnn's times of networks that no fit reads, by the constants that edgekit comes with."""
+    low, high = _product_band()
+    told = []
+    for row in timed(framework="ncnn"):
+        if row.network in NETWORKS:
+            continue
+        # its own default computes in 16 bits where the processor can, whatever the file has
+        sixteen = "float16" in constants()["cores"][row.machine.core]
+        precision = "float16" if sixteen and row.precision == "float32" else row.precision
+        expected = sum(predict(row.machine, _workload(row), precision, "ncnn").values())
+        told.append(
+            {
+                "board": row.site, "network": row.network, "published": row.precision, "computed": precision,
+                "published_ms": row.ms, "estimated_ms": round(expected, 1), "ratio": round(row.ms / expected, 2),
+                "inside": bool(low <= row.ms / expected <= high),
+            }
+        )  # fmt: skip
+    return told
 
 
 def spread() -> tuple[float, float]:
@@ -95,8 +116,12 @@ def judged(fit: Fit, band: tuple[float, float] | None = None) -> list[dict[str, 
     return [*told, {"factor": round(factor(logs), 2), "low": round(low, 2), "high": round(high, 2)}]
 
 
-def _row(line: Mapping[str, str]) -> Timed | None:
-    if not line["framework"].startswith("ONNX Runtime") or line["model"] not in {**NETWORKS, **OTHERS}:
+def _row(line: Mapping[str, str], framework: str) -> Timed | None:
+    if (
+        not line["framework"].startswith(framework)
+        or "Vulkan" in line["framework"]
+        or line["model"] not in {**NETWORKS, **OTHERS}
+    ):
         return None
     found = where_it_ran(line, int(line["threads"]) or int(line["core"].split("x")[0]))
     if found is None:

@@ -128,7 +128,11 @@ def estimate(
     """
     known = known or EstimateEvidence()
     case = _case(profile, workload, framework, threads)
-    return replace(_estimate(case, known), host=known.host)
+    found = _estimate(case, known)
+    if case.workload.precision != workload.precision:
+        wider = f"{profile.core.type} cores have no 16-bit arithmetic: {framework} computes in float32"
+        found = replace(found, notes=(wider, *found.notes))
+    return replace(found, host=known.host)
 
 
 def has_rates(profile: Profile) -> bool:
@@ -183,6 +187,10 @@ def _case(profile: Profile, workload: Workload, framework: str, threads: int | N
     stand_in = constants()["stand_ins"].get(framework)
     kernels = constants()["engines"][framework if stand_in is None else stand_in["engine"]]
     precision = "float32" if workload.precision == "dynamic" else workload.precision
+    if precision not in kernels:
+        raise CannotEstimateError(f"nothing was timed of {precision} with {framework}", where=where, do=MEASURE)
+    if precision == "float16" and precision not in constants()["cores"][profile.core.type]:
+        workload = replace(workload, precision="float32")
     return _Case(profile, workload, framework, kernels[precision], threads)
 
 

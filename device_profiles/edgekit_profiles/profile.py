@@ -118,12 +118,35 @@ class Mode:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Other hardware of the board, for information: edgekit's engines run on the processor."""
+    """Other hardware of the board; for information, unless it has a delegate.
+
+    delegate: a TFLite delegate's library, by name or absolute path, which tuning tries first.
+    options: of that library.
+    debian: Debian release -> the package that brings the library; empty if the image has it.
+    device: its file in /dev, which the service's user must be allowed to open.
+    """
 
     name: str
     kind: Literal["gpu", "tpu", "npu", "dsp"]
     source: str
     notes: str = ""
+    delegate: str = ""
+    options: dict[str, str] = field(default_factory=dict, hash=False)
+    debian: dict[str, str] = field(default_factory=dict, hash=False)
+    device: str = ""
+
+    @property
+    def library(self) -> str:
+        """The delegate with its options, as `EDGEKIT_DELEGATE` takes it."""
+        return ",".join([self.delegate, *(f"{key}={value}" for key, value in self.options.items())])
+
+    def unusable(self, system: OsImage) -> str:
+        """Why engines leave it idle on that system; empty if they may run on it."""
+        if not self.delegate:
+            return "edgekit's engines run on the cores"
+        if self.debian and system.debian not in self.debian:
+            return f"{self.delegate} is packaged for Debian {', '.join(self.debian)}, and this is {system.name}"
+        return ""
 
 
 @dataclass(frozen=True)

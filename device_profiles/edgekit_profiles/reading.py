@@ -27,6 +27,10 @@ from edgekit_runtime.engines.registry import ENGINES
 
 _FIGURES = ("core", "little", "caches", "memory", "os", "thermal", "power")
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+_LIBRARY = re.compile(r"(/[A-Za-z0-9_.+/-]+/)?lib[A-Za-z0-9_.+-]+\.so(\.[0-9]+)*")
+_OPTION = re.compile(r"[A-Za-z0-9_.-]+=[A-Za-z0-9_.:/+-]+")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+")
+_DEVICE = re.compile(r"/dev/[A-Za-z0-9_./-]+")
 
 Mistake = tuple[str, str, str]
 """key, what, do"""
@@ -46,6 +50,7 @@ def _check(top: Table, data: dict[str, Any], profile: Profile, images: Sequence[
         ("memory",): lambda: _check_memory(profile),
         ("thermal",): lambda: _temperatures(profile),
         ("pins",): lambda: _pins(profile),
+        ("accelerators",): lambda: _accelerators(profile),
         (): lambda: _sources(data),
     }
     found = [mistake for keys, rule in rules.items() if not broken.intersection(keys) for mistake in rule()]
@@ -100,6 +105,26 @@ def _pins(profile: Profile) -> Iterator[Mistake]:
             exact = re.fullmatch(r"\d+(\.\d+)+", version)
             why = "of which edgekit knows no wheel" if exact else "not an exact version"
             yield f"pins.{engine}", f"is '{version}', {why}", f"Name one of {', '.join(known)}" if known else ""
+
+
+def _accelerators(profile: Profile) -> Iterator[Mistake]:
+    """What a unit, a shell and the loader read later is plain here."""
+    for index, one in enumerate(profile.accelerators):
+        place = f"accelerators[{index}]"
+        if not one.delegate and (one.options or one.debian or one.device):
+            yield f"{place}.delegate", "is missing", "Name the library that options, debian and device are for"
+        if one.delegate and not _LIBRARY.fullmatch(one.delegate):
+            yield f"{place}.delegate", f"is not a library: '{one.delegate}'", "Write libNAME.so or an absolute path"
+        for key, value in one.options.items():
+            if not _OPTION.fullmatch(f"{key}={value}"):
+                yield f"{place}.options.{key}", f"is not plain: '{value}'", "Leave out spaces, commas and quotes"
+        for release, package in one.debian.items():
+            if not _PACKAGE.fullmatch(package):
+                yield f"{place}.debian.{release}", f"is not a package's name: '{package}'", ""
+        if one.device and not _DEVICE.fullmatch(one.device):
+            yield f"{place}.device", f"is not a file in /dev: '{one.device}'", ""
+    if sum(bool(one.delegate) for one in profile.accelerators) > 1:
+        yield "accelerators", "name more than one delegate", "Keep the one to try; an engine takes one"
 
 
 def _modes(profile: Profile) -> Iterator[Mistake]:

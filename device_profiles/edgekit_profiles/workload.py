@@ -20,7 +20,7 @@ from edgekit_profiles.errors import CannotEstimateError
 from edgekit_profiles.schema import parse_toml
 
 OpKind = Literal["pw", "c3", "cx", "dw", "fc", "ew"]
-Precision = Literal["float32", "int8", "dynamic"]
+Precision = Literal["float32", "float16", "int8", "dynamic"]
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def _contract_of(engine: Engine) -> Contract:
     return Contract("raw", inputs, tuple(OutputContract(*described(spec)) for spec in engine.outputs))
 
 
-ESTIMATED = ("float32", "int8", "dynamic")
+ESTIMATED = ("float32", "float16", "int8", "dynamic")
 
 
 @dataclass(frozen=True)

@@ -280,7 +280,7 @@ def _estimate(
     precision = made.recipe.precision
     if precision == "int8" and precision_of(made.recipe.format, made.artifact.data) == "float32":
         precision = "float32"  # most of the work is
-    if precision not in ("float32", "int8", "dynamic"):
+    if precision not in ("float32", "float16", "int8", "dynamic"):
         raise CannotEstimateError(f"nothing was timed of {precision} on boards", where=profile.name)
     work = read_workload(made.recipe.format, made.artifact.data, precision)
     known = EstimateEvidence(anchors=anchors_for(profile, anchors))

@@ -144,7 +144,9 @@ def _lines(profile: Profile, support: tuple[RuntimeSupport, ...]) -> Iterator[st
         now = ", set" if mode.name == profile.power_mode else ""
         yield f"  mode     {mode.name}: {mode.cores} cores at {mode.clock_ghz:g} GHz{now}"
     for accelerator in profile.accelerators:
-        yield f"  {accelerator.kind:<8} {accelerator.name}; edgekit's engines run on the cores"
+        package = accelerator.debian.get(system.debian)
+        tried = f"tried first, through {accelerator.library}{f' of {package}' if package else ''}"
+        yield f"  {accelerator.kind:<8} {accelerator.name}; {accelerator.unusable(system) or tried}"
     sizes = {"L1d": profile.caches.l1d_kb, "L2": profile.caches.l2_kb, "L3": profile.caches.l3_kb}
     if any(sizes.values()):
         yield f"  caches   {', '.join(f'{name} {kb:,} KB' for name, kb in sizes.items() if kb)}"

@@ -105,7 +105,7 @@ def _fill_tree(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
     start = env / "bin" / "edgekit"
     start.write_text(_START.format(name=packed.name), encoding="utf-8")
     start.chmod(0o755)
-    system = "true" if packed.debian else "false"
+    system = "true" if any(name.startswith("python3-") for name in packed.debian) else "false"
     text = f"home = /usr/bin\ninclude-system-site-packages = {system}\nversion = {target.python}\n"
     (env / "pyvenv.cfg").write_text(text, encoding="utf-8")
     if packed.service:
@@ -141,6 +141,7 @@ def _write_control(tree: Path, packed: PackageResult, target: WheelTarget) -> No
     filled = {"@NAME@": packed.name, "@PACKAGE@": _package_name(packed), "@SERVICE@": packed.service}
     filled |= {"@USER@": user_name(packed.name), "@TRUST@": " ".join(packed.trust)}
     filled |= {"@ALLOW_UNSIGNED@": "--allow-unsigned" if packed.allow_unsigned else ""}
+    filled |= {"@DELEGATE@": packed.delegate, "@DEVICE@": packed.device}
     for script in ("postinst", "prerm", "postrm"):
         text = (importlib.resources.files("edgekit.shipping") / "board" / f"{script}.sh").read_text(encoding="utf-8")
         for word, value in filled.items():

@@ -175,6 +175,8 @@ class PackageResult:
     allow_unsigned: bool = False
     files: int = 0
     bytes: int = 0
+    delegate: str = ""
+    device: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"path": str(self.path), "wheels": [asdict(wheel) for wheel in self.wheels]}
@@ -186,7 +188,8 @@ def pack(request: PackageRequest) -> PackageResult:
 
     bundle = read_bundle(request.bundle)
     plan = plan_deploy(bundle, request.profile, request.engine, request.extras)
-    service = unit(plan.name, plan.title, request.service) if request.service else ""
+    delegate = plan.accelerator.library if plan.accelerator else ""
+    service = unit(plan.name, plan.title, request.service, delegate) if request.service else ""
     output = Path(os.path.realpath(request.output))  # a link to a folder stays one
     try:
         check_free(output)
@@ -232,6 +235,11 @@ def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundl
     environment = _digest(house.requirements.read_bytes(), " ".join(house.debian).encode())
     trusted = " ".join([*(sha256_of(folder / "trust" / name) for name in trust), str(request.allow_unsigned)])
     release = _digest(digest.encode(), environment.encode(), service.encode(), trusted.encode())
+    own = plan.accelerator
+    package = own.debian.get(request.profile.os.debian) if own else None
+    if own:
+        set_it = f"EDGEKIT_DELEGATE={own.library}"
+        more.append(f"{own.name} is tried first: the service has {set_it}, and other applications need it")
     packed = PackageResult(
         path=folder,
         name=plan.name,
@@ -243,12 +251,14 @@ def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundl
         engine_version=house.engine_version,
         bundle_sha256=digest,
         wheels=house.wheels,
-        debian=house.debian,
+        debian=(*house.debian, *([package] if package else [])),
         service=unit_name,
         release=release,
         notes=(*plan.notes, *([] if bundle.signed_by or request.allow_unsigned else [_UNSIGNED]), *more),
         trust=trust,
         allow_unsigned=request.allow_unsigned,
+        delegate=own.library if own else "",
+        device=own.device if own else "",
     )
     _write_texts(packed, plan, house, environment)
     record = {key: value for key, value in packed.as_json().items() if key not in ("path", "files", "bytes")}
@@ -314,6 +324,8 @@ def _write_texts(packed: PackageResult, plan: DeployPlan, house: Wheelhouse, env
         "PIP": house.pip.file,
         "SERVICE": packed.service,
         "USER_NAME": user_name(packed.name),
+        "DELEGATE": packed.delegate,
+        "DEVICE": packed.device,
     }
     conf = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     (packed.path / "package.conf").write_text(conf, encoding="utf-8")

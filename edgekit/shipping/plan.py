@@ -22,6 +22,7 @@ import shlex
 from dataclasses import dataclass
 
 from edgekit_profiles import Profile, installable
+from edgekit_profiles.profile import Accelerator
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.kinds import kind_of
@@ -71,6 +72,7 @@ class DeployPlan:
     version: Debian's.
     extras: of edgekit, in addition to the engine's.
     proven: the engine's version that made the golden answers, None if another engine did.
+    accelerator: of the board, if the engine can try it.
     notes: sentences that a person should read.
     """
 
@@ -80,6 +82,7 @@ class DeployPlan:
     engine: str
     extras: tuple[str, ...]
     proven: str | None
+    accelerator: Accelerator | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -98,6 +101,7 @@ def plan_deploy(bundle: Bundle, profile: Profile, engine: str | None, extras: tu
         if profile.name not in manifest.compatible:
             note += f", and a board that is known as one refuses it: build it with --compatible {profile.name}"
         notes.append(note)
+    usable = [one for one in profile.accelerators if ENGINES[chosen].delegates and not one.unusable(profile.os)]
     return DeployPlan(
         name=package_name(manifest.name),
         title=f"{manifest.name} version {manifest.version} for {profile.name}",
@@ -105,6 +109,7 @@ def plan_deploy(bundle: Bundle, profile: Profile, engine: str | None, extras: tu
         engine=chosen,
         extras=tuple(sorted({*kinds, *extras})),
         proven=made[0].engine_version if made else None,
+        accelerator=next(iter(usable), None),
         notes=tuple(notes),
     )
 
@@ -151,7 +156,7 @@ Environment=PATH=@PREFIX@/env/bin:/usr/local/bin:/usr/bin:/bin
 Environment=EDGEKIT_BUNDLE=@PREFIX@/model
 Environment=EDGEKIT_STATE_DIR=%S/edgekit/{name}/state
 Environment=EDGEKIT_NOTIFY=1
-StateDirectory=edgekit/{name}/state
+{delegate}StateDirectory=edgekit/{name}/state
 StateDirectoryMode=0700
 TimeoutStartSec=300
 WatchdogSec=60
@@ -197,7 +202,7 @@ def user_name(name: str) -> str:
     return f"{plain[: _LONGEST_USER - 9].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def unit(name: str, title: str, command: str) -> str:
+def unit(name: str, title: str, command: str, delegate: str = "") -> str:
     """The unit's text, with @PREFIX@ and @USER@ for the installer. Raises ShippingError."""
     try:
         words = shlex.split(command)
@@ -215,7 +220,8 @@ def unit(name: str, title: str, command: str) -> str:
         line = line.replace(f"{{{word}}}", place)
     if not line.startswith(("/", "@PREFIX@")):
         line = f"/usr/bin/env {line}"
-    return _UNIT.format(name=name, title=title.replace("%", "%%"), command=line)
+    tried = f"Environment=EDGEKIT_DELEGATE={delegate}\n" if delegate else ""
+    return _UNIT.format(name=name, title=title.replace("%", "%%"), command=line, delegate=tried)
 
 
 def _bad_command(command: str, why: str) -> ShippingError:

@@ -88,6 +88,17 @@ def test_a_folder_of_ones_own_is_listed_shown_and_compared(edgekit, tmp_path: Pa
     assert same.out == "gateway and raspberry-pi-4 are identical\n"
 
 
+def test_show_says_whether_an_accelerator_is_tried_on_that_image(edgekit, tmp_path: Path):
+    text = built_in().text("raspberry-pi-4").replace('name = "raspberry-pi-4"', 'name = "ours"', 1)
+    npu = "[[accelerators]]\nname = 'NPU'\nkind = 'npu'\nsource = '-'\ndelegate = 'libteflon.so'\n"
+    text = text.replace("[caches]", f"{npu}debian = {{ trixie = 'mesa-teflon-delegate' }}\n\n[caches]", 1)
+    (tmp_path / "ours.toml").write_text(text, encoding="utf-8")
+    there = edgekit("profiles", "show", "ours-trixie", "--profile-path", tmp_path).out
+    assert "npu      NPU; tried first, through libteflon.so of mesa-teflon-delegate\n" in there
+    here = edgekit("profiles", "show", "ours", "--profile-path", tmp_path).out
+    assert "npu      NPU; libteflon.so is packaged for Debian trixie, and this is Raspberry Pi OS bookworm" in here
+
+
 def test_a_file_that_is_no_text_is_told_alike_by_the_list_and_by_validate(edgekit, tmp_path: Path):
     (tmp_path / "odd.toml").write_bytes(b"\xff\xfe")
     listed = edgekit("profiles", "list", "--profile-path", tmp_path)

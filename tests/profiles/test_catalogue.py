@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from edgekit_profiles import ProfileError, UnknownProfileError, load, open_catalogue
 from edgekit_profiles.catalogue import Catalogue, built_in, validate
-from edgekit_profiles.reading import mistakes_of
+from edgekit_profiles.reading import mistakes_of, read
 
 PI4 = built_in().text("raspberry-pi-4")
 
@@ -160,6 +161,7 @@ def mistakes(**changes: str) -> list[str]:
     return [error.what for error in mistakes_of(text, "file.toml", "raspberry-pi-4")]
 
 
+NPU = "[[accelerators]]\nname = 'x'\nkind = 'npu'\nsource = 'y'\n"
 DISAGREE = {
     "a mode with more cores than are written": ('cores = 4', 'cores = 3', "'modes[0].cores' is 3, and core.count is 4"),
     "a mode at another clock": ("[core]\ntype = \"cortex-a72\"\ncount = 4\nclock_ghz = 1.5",
@@ -185,12 +187,34 @@ DISAGREE = {
         "'thermal.soft_limit_ghz' is missing"),
     "an accelerator of no kind": ("[caches]", '[[accelerators]]\nname = "x"\nkind = "fpga"\nsource = "y"\n\n[caches]',
         "'accelerators[0].kind' is 'fpga', not one of gpu, tpu, npu, dsp"),
+    "a device of no delegate": ("[caches]", f"{NPU}device = '/dev/npu'\n[caches]",
+        "'accelerators[0].delegate' is missing"),
+    "a delegate that is a command": ("[caches]", f"{NPU}delegate = 'libx.so; rm -r /'\n[caches]",
+        "'accelerators[0].delegate' is not a library"),
+    "an option with a comma": ("[caches]", f"{NPU}delegate = 'libx.so'\noptions = {{ a = 'b,c' }}\n[caches]",
+        "'accelerators[0].options.a' is not plain: 'b,c'"),
+    "a package that is none": ("[caches]", f"{NPU}delegate = 'libx.so'\ndebian = {{ trixie = 'a b' }}\n[caches]",
+        "'accelerators[0].debian.trixie' is not a package's name: 'a b'"),
+    "a device elsewhere": ("[caches]", f"{NPU}delegate = 'libx.so'\ndevice = '/etc/passwd'\n[caches]",
+        "'accelerators[0].device' is not a file in /dev"),
+    "two delegates": ("[caches]", f"{NPU}delegate = 'libx.so'\n{NPU}delegate = 'liby.so'\n[caches]",
+        "'accelerators' name more than one delegate"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "message"), DISAGREE.values(), ids=DISAGREE)
 def test_what_belongs_together_must_agree(old: str, new: str, message: str):
     assert any(what.startswith(message) for what in mistakes(**{old: new})), mistakes(**{old: new})
+
+
+def test_an_accelerator_is_tried_where_its_package_is():
+    text = PI4.replace("[caches]", f"{NPU}delegate = 'libteflon.so'\ndebian = {{ trixie = 'mesa' }}\n[caches]", 1)
+    images = {one.os.debian: one for one in read(text, "file.toml", "raspberry-pi-4")}
+    (npu,) = images["trixie"].accelerators
+    assert npu.library == "libteflon.so"
+    assert npu.unusable(images["trixie"].os) == ""
+    assert npu.unusable(images["bookworm"].os).startswith("libteflon.so is packaged for Debian trixie, and this is")
+    assert replace(npu, options={"a": "1", "b": "2"}).library == "libteflon.so,a=1,b=2"
 
 
 def test_every_mistake_is_found_at_once_and_none_twice():

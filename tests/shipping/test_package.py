@@ -17,6 +17,7 @@ from edgekit.shipping.folder import draft, put
 from edgekit.shipping.package import PackageRequest, pack
 from edgekit.shipping.plan import ShippingError
 from edgekit_profiles import load
+from edgekit_profiles.profile import Accelerator
 
 PI_4 = load("raspberry-pi-4")
 PI_32 = replace(PI_4, name="pi-32", arch="armv7l", os=replace(PI_4.os, debian="bookworm"))
@@ -72,6 +73,29 @@ def test_on_32_bits_the_rest_is_debian_s(request_):
     assert "DEBIAN='python3-cryptography python3-numpy" in (packed.path / "package.conf").read_text()
     told = (packed.path / "licences" / "LICENCES.txt").read_text()
     assert "python3-numpy: from Debian, see /usr/share/doc/python3-numpy/copyright on the board" in told
+
+
+def test_an_accelerator_brings_its_package_and_the_service_its_delegate(request_):
+    npu = Accelerator(
+        "an NPU",
+        "npu",
+        "-",
+        "",
+        "libteflon.so",
+        {"a": "1"},
+        {"bookworm": "mesa-teflon-delegate"},
+        "/dev/dri/renderD128",
+    )
+    board = replace(PI_4, accelerators=(npu,), os=replace(PI_4.os, debian="bookworm"))
+    packed = pack(replace(request_, profile=board, service="app {bundle}"))
+    assert (packed.debian, packed.delegate) == (("mesa-teflon-delegate",), "libteflon.so,a=1")
+    conf = (packed.path / "package.conf").read_text().splitlines()
+    assert {"DEBIAN=mesa-teflon-delegate", "DELEGATE=libteflon.so,a=1", "DEVICE=/dev/dri/renderD128"} <= set(conf)
+    unit = (packed.path / "service" / packed.service).read_text()
+    assert "\nEnvironment=EDGEKIT_DELEGATE=libteflon.so,a=1\n" in unit
+    assert any("an NPU is tried first" in note for note in packed.notes)
+    elsewhere = replace(board, os=replace(PI_4.os, debian="trixie"))
+    assert pack(replace(request_, profile=elsewhere, output=request_.output.parent / "other")).debian == ()
 
 
 def test_the_engine_s_version_is_the_one_that_made_the_golden_answers(request_, shelf):

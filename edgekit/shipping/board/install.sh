@@ -102,7 +102,7 @@ else
     rm -rf "$env"
     say "  installing $WHEELS wheels (no network is asked)"
     site=
-    [ -z "$DEBIAN" ] || site=--system-site-packages
+    case " $DEBIAN" in *" python3-"*) site=--system-site-packages ;; esac
     # shellcheck disable=SC2086
     "$python" -m venv --without-pip $site "$env"
     # Nothing is compiled ahead: the self-test below starts what a start needs, which compiles that much and no more. Settings
@@ -120,6 +120,7 @@ umask 077
 mkdir -p "$prefix/state"
 umask 022
 export EDGEKIT_STATE_DIR="$prefix/state"
+[ -z "$DELEGATE" ] || export EDGEKIT_DELEGATE="$DELEGATE"
 set -- --root "$prefix/model" --trial "$trial"
 for file in $TRUST; do
     mkdir -p "$prefix/trust"
@@ -156,7 +157,11 @@ if [ -n "$service" ]; then
         if [ -z "$service_user" ]; then
             service_user=$USER_NAME
             if ! id "$service_user" >/dev/null 2>&1; then
-                useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "$service_user"
+                group=
+                [ -z "$DEVICE" ] || group=$(stat -c %G "$DEVICE" 2>/dev/null) || group=
+                [ "$group" != root ] || group=
+                useradd --system --user-group ${group:+--groups "$group"} --no-create-home --home-dir /nonexistent \
+                    --shell /usr/sbin/nologin "$service_user"
                 printf '%s\n' "$service_user" >"$prefix/made-user"
             fi
         fi

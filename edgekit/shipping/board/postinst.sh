@@ -6,10 +6,15 @@ root=${DPKG_ROOT:-}
 home=$root/opt/edgekit/@NAME@
 data=$root/var/lib/edgekit/@NAME@
 [ "$1" = configure ] || exit 0
+[ -z "@DELEGATE@" ] || export EDGEKIT_DELEGATE="@DELEGATE@"
 edgekit() { EDGEKIT_STATE_DIR=$data/state "$home/env/bin/python3" -c 'from edgekit.cli import main; main()' "$@"; }
 
 if [ -n "@SERVICE@" ] && [ -z "$root" ] && ! id "@USER@" >/dev/null 2>&1; then
-    useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "@USER@"
+    group=
+    [ -z "@DEVICE@" ] || group=$(stat -c %G "@DEVICE@" 2>/dev/null) || group=
+    [ "$group" != root ] || group=
+    useradd --system --user-group ${group:+--groups "$group"} --no-create-home --home-dir /nonexistent \
+        --shell /usr/sbin/nologin "@USER@"
 fi
 mkdir -p "$data"
 [ -d "$data/state" ] || mkdir -m 700 "$data/state"
