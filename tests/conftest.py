@@ -63,7 +63,7 @@ SLOW = (
     "install_faults/test_disks.py", "install_faults/test_points.py", "install_faults/test_power_cuts.py",
     "install_faults/test_together.py",
     "runtime/install/test_agent.py::test_a_kill",
-    "runtime/engines/test_ncnn_vulkan.py", "runtime/engines/test_onnx.py::test_a_build_writes_nothing",
+    "runtime/engines/test_vulkan.py", "runtime/engines/test_onnx.py::test_a_build_writes_nothing",
     "runtime/engines/test_onnx_arithmetic.py::test_an_x86_without_vnni",
     "runtime/engines/test_onnx_arithmetic.py::test_the_simulated_processor",
     "runtime/engines/test_onnx_arithmetic.py::test_the_trial",

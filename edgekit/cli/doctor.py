@@ -10,14 +10,15 @@ import click
 
 from edgekit.cli.options import COMPLETE, as_json, print_json, print_result
 from edgekit_converters.sources.sandbox import FILES, NETWORK, missing_parts
-from edgekit_runtime.engines.registry import ENGINES, version_of
-from edgekit_runtime.system.board import Cpu
+from edgekit_runtime.engines.registry import ENGINES, version_of, with_vulkan
+from edgekit_runtime.system.board import Cpu, vulkan_drivers
 from edgekit_runtime.system.board import cpu as this_cpu
 from edgekit_runtime.system.errors import install_command
 
 # extra -> (the distributions that bring it, what a person can then do). One distribution of each inner tuple is enough.
 EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     **{kind.extra: (((kind.distribution, *kind.overwritten_by),), kind.use) for kind in ENGINES.values()},
+    "onnx-webgpu": ((("onnxruntime",), ("onnxruntime-ep-webgpu",)), "run ONNX artifacts on a GPU by its Vulkan driver"),
     "image": ((("pillow",),), "answer on pictures"),
     "camera": ((("opencv-python-headless", "opencv-python"),), "answer on cameras"),
     "video": ((("av",),), "answer on clips and network cameras"),
@@ -102,7 +103,8 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
     from edgekit_runtime.engines.gpu import gpu_paths
 
     paths = [path.as_json() for path in gpu_paths()]
-    gpu = {"name": identity() or None, "why_none": absent(), "paths": paths}
+    vulkan = {"drivers": [driver.rpartition(" ")[0] for driver in vulkan_drivers()], "engines": with_vulkan()}
+    gpu = {"name": identity() or None, "why_none": absent(), "paths": paths, "vulkan": vulkan}
     found = examine(version_of, this_cpu(), missing_parts(), gpu)
     print_result(found, doctor_lines(found), as_json)
     return 0 if found["ok"] else 1
@@ -164,6 +166,9 @@ def doctor_lines(found: dict[str, Any]) -> list[str]:
         for path in gpu["paths"]:
             named = f"{path['engine']} {path['version'] or ''}".rstrip()
             lines.append(f"    {named} runs" if path["runs"] else f"    {named} does not run: {path['why']}")
+    if (vulkan := gpu.get("vulkan", {})).get("drivers"):
+        tried = ", ".join(f"{name} {version}" for name, version in vulkan["engines"].items())
+        lines.append(f"  GPU by Vulkan ({', '.join(vulkan['drivers'])}): tried with {tried or 'no engine'}")
     isolated = found["models_isolated_from"]
     barred = {FILES: "write outside of its folder (Landlock)", NETWORK: "use the network (seccomp)"}
     lines.append(

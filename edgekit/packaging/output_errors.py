@@ -20,6 +20,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "litert_torch": ("torch-tflite",),
     "model_signing": ("openssf",),
     "onnxruntime": ("onnx",),
+    "onnxruntime_ep_webgpu": ("onnx-webgpu",),
     "packaging": ("ship",),
     "paho": ("telemetry",),
     "opentelemetry": ("otlp",),

@@ -109,3 +109,12 @@ def test_its_kernels_and_formats_are_its_own(name):
     assert kind.portable in kind.kernels
     with pytest.raises(EngineError, match=f"runs {' and '.join(kind.formats)}, not gguf"):
         load_with(name, "gguf", b"", EngineSetup())
+
+
+def test_doctor_names_the_drivers_of_vulkan_and_what_is_tried_with_them():
+    from edgekit.cli.doctor import doctor_lines, examine
+
+    vulkan = {"drivers": ["/etc/vulkan/icd.d/a.json"], "engines": {"ncnn": "1.0"}}
+    gpu = {"name": None, "why_none": "", "paths": [], "vulkan": vulkan}
+    lines = doctor_lines(examine({"numpy": "2"}.get, Cpu("x86_64"), (), gpu))
+    assert "  GPU by Vulkan (/etc/vulkan/icd.d/a.json): tried with ncnn 1.0" in lines

@@ -104,6 +104,14 @@ class IsolatedHost:
         self._layouts[number] = (layout, outputs)
         return arena.read(outputs)
 
+    def leave_gpu(self, engine: IsolatedEngine) -> IsolatedEngine:
+        """Start a child with everything on the processor, at the next run."""
+        self._artifacts = [replace(one, setup=replace(one.setup, kernels="default")) for one in self._artifacts]
+        if self._child is not None:
+            self._child.end(0)
+        engine.info = replace(engine.info, kernels="default")
+        return engine
+
     def reset(self, number: int) -> None:
         operation, answer = self._ask(self._running(), frame(b"z", number.to_bytes(2, "little")), LOAD_LIMIT_S)
         if operation == b"e":
@@ -183,7 +191,7 @@ class IsolatedHost:
             "confidential": self._confidential,
             "setup": asdict(replace(setup, keep=setup.keep and not self._confidential)),
         }
-        limit_s = LOAD_LIMIT_S + (BUILD_S if on_gpu(artifact.engine) else 0.0)
+        limit_s = LOAD_LIMIT_S + (BUILD_S if on_gpu(artifact.engine, setup.kernels) else 0.0)
         operation, answer = self._ask(child, frame(b"l", json.dumps(job).encode()), limit_s)
         child.arena.shrink()
         if operation == b"e":

@@ -6,11 +6,13 @@ Rules:
 - an inference copies its inputs into the interpreter and its outputs out of it, once each, and does nothing else;
 - a delegate is a shared library that runs parts of a graph (Edge TPU, an NPU). One that cannot be loaded is a typed
   error with the reason: no such file, not a delegate, or the library's own message;
-- its symbols are checked first: the interpreter would print a traceback for a missing one.
+- its symbols are checked first: the interpreter would print a traceback for a missing one;
+- `kernels="vulkan"` is `CompiledModel` on a GPU: all of the graph, in 32 bits unless the file has 16-bit floats.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -19,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import Quantization, TensorSpec
-from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, quiet_stderr
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, check_inputs, one_line, quiet_stderr
 from edgekit_runtime.system.errors import EngineError
+from edgekit_runtime.system.records import replace
 
 _IDENTIFIER = b"TFL3"
 _RESOLVERS = {"default": "AUTO", "plain": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
@@ -100,6 +103,64 @@ class TFLiteEngine(Engine):
             self._batch = -1  # the next input is sized again
             raise EngineError(f"a batch of {batch} does not fit: {error}", where=self.info.name) from error
         self._batch = batch
+
+
+class CompiledEngine(Engine):
+    """One artifact on a GPU, for exactly the batch in the file; a free one is 1."""
+
+    _model: Any
+    _buffers: Any
+
+    def __init__(self, module: ModuleType, info: EngineInfo, form: str, data: bytes, setup: EngineSetup) -> None:
+        from ai_edge_litert import compiled_model
+
+        plain = _interpreter(module, replace(info, kernels="plain"), data)  # it knows names and quantization
+        sides = plain.get_input_details(), plain.get_output_details()
+        self.inputs, self.outputs = (
+            tuple(replace(_spec(detail), shape=tuple(map(int, detail["shape"]))) for detail in side) for side in sides
+        )
+        if any(spec.shape[0] != setup.batch for spec in self.inputs):
+            raise EngineError(f"the artifact has no batch of {setup.batch} on a GPU", where=info.name)
+        self.info, half = info, np.float16 in {detail["dtype"] for detail in plain.get_tensor_details()}
+        options = compiled_model.Options(
+            compiled_model.HardwareAccelerator.GPU, gpu_options=compiled_model.GpuOptions(enforce_f32=not half)
+        )
+        try:
+            with quiet_stderr():
+                self._model = compiled_model.CompiledModel.from_buffer(data, options=options)
+                self._order(*sides)
+        except (ValueError, RuntimeError, KeyError) as error:
+            what = f"{info.name} {info.version} refuses the artifact on a GPU, or finds no GPU here"
+            raise EngineError(what, do="Set EDGEKIT_ENGINE_LOG=1 to read LiteRT's reason") from error
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        if self._model is None:
+            _refuse_closed()
+        check_inputs(self, inputs)
+        try:
+            for place, array in zip(self._places[0], inputs, strict=True):
+                self._buffers[0][place].write(array)
+            self._model.run_by_index(0, *self._buffers)
+            return [
+                self._buffers[1][place].read(math.prod(spec.shape), np.dtype(spec.dtype)).reshape(spec.shape)
+                for place, spec in zip(self._places[1], self.outputs, strict=True)
+            ]
+        except (ValueError, RuntimeError) as error:
+            raise EngineError(f"the inference failed: {one_line(str(error))}", where=self.info.name) from error
+
+    def close(self) -> None:
+        with quiet_stderr():
+            self._model = self._buffers = None
+
+    def _order(self, *sides: list[dict[str, Any]]) -> None:
+        """Make buffers, in the order of the signature, and find ours. Raises KeyError."""
+        model, signature = self._model, self._model.get_signature_by_index(0)
+        self._buffers = (model.create_input_buffers(0), model.create_output_buffers(0))
+        details = model.get_input_tensor_details(signature["key"]), model.get_output_tensor_details(signature["key"])
+        self._places = []
+        for side, names, found in zip(sides, (signature["inputs"], signature["outputs"]), details, strict=True):
+            places = {found[name]["index"]: place for place, name in enumerate(names)}
+            self._places.append([places[detail["index"]] for detail in side])
 
 
 def _interpreter(module: ModuleType, info: EngineInfo, data: bytes) -> Any:

@@ -5,12 +5,11 @@ Rules:
 - weights are read through a link to memory: no decrypted model touches a disk, and a reader of files stops at the end;
 - an artifact of 32-bit floats is computed in 32 bits, one of 16-bit floats in 16 where the processor has them;
 - threads wait asleep: ncnn's would spin for 20 ms after each layer;
-- with `kernels="vulkan"` it runs on a GPU. One that fails during a request answers it, and all later ones, on the CPU.
+- with `kernels="vulkan"` it runs on a GPU, the best that the driver offers.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +21,7 @@ from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, check_inputs, quiet_stderr
 from edgekit_runtime.modelfile.ncnn_structure import NcnnNetwork, read_network
 from edgekit_runtime.system.errors import EngineError, ModelFileError
-from edgekit_runtime.system.records import replace
 
-_LOG = logging.getLogger("edgekit_runtime.engines")
 _HALF = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic")
 
 
@@ -37,7 +34,6 @@ class NcnnEngine(Engine):
         except ModelFileError as error:
             raise EngineError(f"ncnn {info.version} refuses the artifact: {error.what}") from error
         self._module, self.info = module, info
-        self._spare = network if info.kernels == "vulkan" else None
         self._net: Any = self._open(network)
         self.inputs, self.outputs = (
             tuple(TensorSpec(side.name, side.name, "float32", side.shape) for side in sides)
@@ -48,15 +44,17 @@ class NcnnEngine(Engine):
         if self._net is None:
             raise EngineError("the engine was closed", do="Open the bundle again")
         check_inputs(self, inputs)
-        try:
-            return self._answer(inputs)
-        except EngineError as error:
-            if self._spare is None:
-                raise
-            _LOG.warning("ncnn answers on the CPU from now on: the GPU failed: %s", error.what)
-            self.info = replace(self.info, kernels="default")
-            self._net, self._spare = self._open(self._spare), None
-            return self._answer(inputs)
+        found = []
+        with self._net.create_extractor() as extractor:
+            for spec, array in zip(self.inputs, inputs, strict=True):
+                extractor.input(spec.tensor, self._module.Mat(np.ascontiguousarray(array[0])).clone())
+            for spec in self.outputs:
+                failed, blob = extractor.extract(spec.tensor)
+                values = np.array(blob) if failed == 0 else np.empty(0)
+                if values.size != np.prod(spec.shape) or values.dtype != np.float32:
+                    raise EngineError(f"the inference failed at '{spec.tensor}' (ncnn's code {failed})", where="ncnn")
+                found.append(values.reshape(spec.shape))
+        return found
 
     def _open(self, network: NcnnNetwork) -> Any:
         """A loaded network. Raises EngineError."""
@@ -77,21 +75,8 @@ class NcnnEngine(Engine):
             raise EngineError(f"{self.info.name} {self.info.version} refuses the artifact{on}")
         return net
 
-    def _answer(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        found = []
-        with self._net.create_extractor() as extractor:
-            for spec, array in zip(self.inputs, inputs, strict=True):
-                extractor.input(spec.tensor, self._module.Mat(np.ascontiguousarray(array[0])).clone())
-            for spec in self.outputs:
-                failed, blob = extractor.extract(spec.tensor)
-                values = np.array(blob) if failed == 0 else np.empty(0)
-                if values.size != np.prod(spec.shape) or values.dtype != np.float32:
-                    raise EngineError(f"the inference failed at '{spec.tensor}' (ncnn's code {failed})", where="ncnn")
-                found.append(values.reshape(spec.shape))
-        return found
-
     def close(self) -> None:
-        self._net = self._spare = None
+        self._net = None
 
 
 def _load(net: Any, network: NcnnNetwork) -> int:

@@ -35,7 +35,7 @@ default: the engine's choice, XNNPACK for TFLite.
 plain: TFLite's optimized kernels without XNNPACK.
 reference: TFLite's reference kernels, slow, with the same bits on every processor.
 fast: on an x86 without VNNI 16-bit sums of products, which saturate, in ONNX Runtime and OpenVINO.
-vulkan: ncnn's shaders, on the best GPU that a Vulkan driver offers; offered where such a driver is installed.
+vulkan: a GPU through its Vulkan driver: ncnn's shaders, WebGPU in LiteRT and in a plugin of ONNX Runtime.
 """
 
 Arithmetic = Literal["exact", "fast"]
@@ -114,6 +114,7 @@ class EngineKind:
     on_boards: whether a board's profile may install it, so that `deploy` and `estimate` offer it.
     kernels: its sets of kernels, the preferred one first.
     portable: the kernels that differ least between processors; they answer golden examples.
+    vulkan: its class for the kernels `vulkan`, if another; plugin: the distribution that these need besides.
     delegates: whether it takes external ones.
     noisy: its import writes notices to stderr.
     numpy_1_below: earlier versions need NumPy 1, whatever their metadata say.
@@ -131,6 +132,8 @@ class EngineKind:
     on_boards: bool = False
     kernels: tuple[Kernels, ...] = ("default",)
     portable: Kernels = "default"
+    vulkan: str = ""
+    plugin: str = ""
     delegates: bool = False
     noisy: bool = False
     numpy_1_below: tuple[int, ...] = ()
@@ -148,8 +151,8 @@ class EngineKind:
 ENGINES = {
     "litert": EngineKind(
         ("tflite",), "ai-edge-litert", "litert", "run TFLite artifacts", "litert:TFLiteEngine",
-        "ai_edge_litert.interpreter", on_boards=True, kernels=("default", "plain", "reference"), delegates=True,
-        noisy=True, numpy_1_below=(1, 1),
+        "ai_edge_litert.interpreter", on_boards=True, kernels=("default", "plain", "reference", "vulkan"),
+        vulkan="litert:CompiledEngine", delegates=True, noisy=True, numpy_1_below=(1, 1),
     ),
     # Its default kernels on x86 differ from those on ARM by up to 15 steps; its reference kernels give the same bits.
     "tflite-runtime": EngineKind(
@@ -159,7 +162,8 @@ ENGINES = {
     ),
     "onnxruntime": EngineKind(
         ("onnx",), "onnxruntime", "onnx", "run ONNX artifacts", "onnxruntime:OnnxEngine", "onnxruntime",
-        on_boards=True, kernels=("default", "fast"), numpy_1_below=(1, 19), overwritten_by=("onnxruntime-gpu",),
+        on_boards=True, kernels=("default", "fast", "vulkan"), plugin="onnxruntime-ep-webgpu", numpy_1_below=(1, 19),
+        overwritten_by=("onnxruntime-gpu",),
     ),
     "openvino": EngineKind(
         ("onnx", "tflite"), "openvino", "openvino", "run ONNX and TFLite artifacts, measured against the engines above",
@@ -259,8 +263,15 @@ def _hush() -> int | None:
     return saved
 
 
-def on_gpu(name: str) -> bool:
-    return name in ENGINES and ENGINES[name].device == "gpu"
+def on_gpu(name: str, kernels: Kernels = "default") -> bool:
+    return kernels == "vulkan" or (name in ENGINES and ENGINES[name].device == "gpu")
+
+
+def with_vulkan() -> dict[str, str]:
+    """Engines whose kernels `vulkan` are installed, and their versions; asks no driver."""
+    kinds = {name: kind.plugin or kind.distribution for name, kind in ENGINES.items() if "vulkan" in kind.kernels}
+    versions = {name: version_of(distribution) for name, distribution in kinds.items()}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def available() -> dict[str, str]:
@@ -350,7 +361,7 @@ def load_with(name: str, format: str, data: bytes, setup: EngineSetup) -> Engine
     _check_numpy(kind)
     if kind.device == "gpu" and version_of_engine(name) is None:
         raise MissingExtraError(kind.extra, f"engine '{name}'")
-    ours, _, engine = kind.engine.partition(":")
+    ours, _, engine = ((setup.kernels == "vulkan" and kind.vulkan) or kind.engine).partition(":")
     try:
         library, info = import_engine(name), expected_info(name, setup)
         if info.version == "unknown":

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -19,9 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.engines.registry import Engine
+from edgekit_runtime.engines.registry import Engine, EngineInfo, check_inputs
+from edgekit_runtime.system.errors import EngineError
 
 Tensors = list[NDArray[Any]]
+_LOG = logging.getLogger("edgekit_runtime.engines")
 
 
 class BatchEngine(Engine):
@@ -43,10 +46,13 @@ class BatchEngine(Engine):
         self._staging: dict[int, list[NDArray[Any]]] = {}
         self._plans: dict[int, tuple[int, ...]] = {}
         self.seconds = dict(seconds or {})
-        self.info = self._single.info
         self.inputs, self.outputs = self._single.inputs, self._single.outputs
         self.run = self._single.run  # type: ignore[method-assign]  # the shortest way for a single item
         self._joinable = all(-1 not in tensor.shape[1:] for tensor in self.inputs)
+
+    @property
+    def info(self) -> EngineInfo:  # type: ignore[override]
+        return self._single.info
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -144,6 +150,49 @@ def least_time(count: int, seconds: Mapping[int, float]) -> tuple[int, ...]:
         runs.append(best[left][2])
         left -= best[left][2]
     return tuple(sorted(runs, reverse=True))
+
+
+class FallbackEngine(Engine):
+    """An engine on a GPU; a run that fails is answered by the processor, and all later ones.
+
+    spare: loads the same artifact on the processor.
+    """
+
+    def __init__(self, engine: Engine, spare: Callable[[], Engine]) -> None:
+        self._engine, self._spare = engine, spare
+        self._closed = False
+        self._lost: Engine | None = None  # freed at the end: a broken driver may take forever
+        self.inputs, self.outputs = engine.inputs, engine.outputs
+        self.host = getattr(engine, "host", None)
+
+    @property
+    def info(self) -> EngineInfo:  # type: ignore[override]
+        return self._engine.info
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        check_inputs(self, inputs)
+        try:
+            return self._engine.run(inputs)
+        except EngineError as error:
+            if self._closed or self.info.kernels != "vulkan":
+                raise
+            _LOG.warning("%s answers on the CPU from now on: the GPU failed: %s", self.info.name, error.what)
+            self._lost, self._engine = self._engine, self._spare()
+            return self._engine.run(inputs)
+
+    def reset(self) -> None:
+        self._engine.reset()
+
+    def close(self) -> None:
+        self._closed = True
+        self._engine.close()
+        if self._lost is not None:
+            self._lost.close()
+
+
+def with_spare(engine: Engine, spare: Callable[[], Engine]) -> Engine:
+    """The engine, with a fallback to the processor if it runs on a GPU by its Vulkan driver."""
+    return FallbackEngine(engine, spare) if engine.info.kernels == "vulkan" else engine
 
 
 class RecordingEngine(Engine):

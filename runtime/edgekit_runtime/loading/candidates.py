@@ -11,13 +11,14 @@ Rules:
 - `pin="primary"` is the primary artifact on the first engine with its default kernels: the same answers on every
   machine with this engine. A degraded artifact runs only if its recipe is pinned;
 - engines of a GPU come first, with one thread count; they answer only if measured here or asked for by `engine`;
-- other kernels than the default come last. ONNX Runtime's fast 8-bit sums are a candidate only on an x86 without VNNI;
+- other kernels than the default come last, first of them `vulkan`. ONNX Runtime's fast 8-bit sums are a candidate only
+  on an x86 without VNNI.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from edgekit_runtime.bundle.manifest import Manifest
@@ -79,7 +80,7 @@ class TuningCandidate:
 
     @property
     def on_gpu(self) -> bool:
-        return on_gpu(self.engine) or self.kernels == "vulkan"
+        return on_gpu(self.engine, self.kernels)
 
     @property
     def label(self) -> str:
@@ -99,11 +100,11 @@ def candidates(
     *,
     cores: int,
     cpu: Cpu | None = None,
-    vulkan: bool = False,
+    vulkan: Collection[str] = (),
 ) -> tuple[TuningCandidate, ...]:
     """Most promising first; empty if no engine for any artifact is installed.
 
-    cpu: None for this machine's. vulkan: whether it has a driver of Vulkan.
+    cpu: None for this machine's. vulkan: engines whose Vulkan kernels it may have a driver for.
     """
     may_saturate = (cpu or this_cpu()).lacks_vnni
     default = wanted.threads or max(1, min(manifest.target.threads, cores))
@@ -122,13 +123,14 @@ def candidates(
             chosen = (wanted.delegate,) if wanted.delegate and ENGINES[name].delegates else ()
             for delegate in chosen if delegated_operators(entry.ops) else (*chosen, None):
                 fast = may_saturate and "int8" in entry.recipe
-                left_out = {"reference", *(() if fast else ("fast",)), *(() if vulkan else ("vulkan",))}
+                left_out = {"reference", *(() if fast else ("fast",)), *(() if name in vulkan else ("vulkan",))}
                 ways: list[Kernels] = [kernels for kernels in ENGINES[name].kernels if kernels not in left_out]
                 if wanted.pin or delegate is not None:  # what a delegate leaves over is little
                     ways = ["default"]
                 for kernels in ways:
-                    for rank, threads in enumerate(counts[:1] if on_gpu(name) or kernels == "vulkan" else counts):
-                        first = (not on_gpu(name), delegate is None, kernels != "default", entry.role != "primary")
+                    for rank, threads in enumerate(counts[:1] if on_gpu(name, kernels) else counts):
+                        ours = (kernels != "default", kernels != "vulkan")
+                        first = (not on_gpu(name), delegate is None, *ours, entry.role != "primary")
                         one = TuningCandidate(
                             entry.recipe, entry.blob, name, installed[name], threads, kernels, delegate
                         )

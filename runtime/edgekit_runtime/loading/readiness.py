@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from time import perf_counter
 from typing import Any, TypedDict
 
 from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, Engine, expected_info, load_with
-from edgekit_runtime.engines.variants import BatchEngine
+from edgekit_runtime.engines.variants import BatchEngine, with_spare
 from edgekit_runtime.loading.candidates import TuningCandidate, TuningOptions, TuningVerdict, untried_candidates
 from edgekit_runtime.loading.replay import SelfTest
 from edgekit_runtime.loading.selftest import check_fits, first_open
@@ -302,9 +303,11 @@ def _loader(bundle: Bundle, candidate: TuningCandidate, how: Preparation) -> Loa
         setup = replace(candidate.setup, batch=batch, keep=bundle.secret is None)
         data = bundle.blob(entry.blob)
         check_artifact(bundle, entry)
-        if host is not None:
-            return host.load(candidate.engine, entry.format, data, setup)
-        return load_with(candidate.engine, entry.format, data, setup)
+        if host is None:
+            alone = partial(load_with, candidate.engine, entry.format, data)
+            return with_spare(alone(setup), lambda: alone(replace(setup, kernels="default")))
+        engine = host.load(candidate.engine, entry.format, data, setup)
+        return with_spare(engine, lambda: host.leave_gpu(engine))
 
     return load
 

@@ -24,7 +24,7 @@ from edgekit_runtime.bundle.manifest import ArtifactEntry, GoldenOutputs
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.adapt import Adapter, Carry, Finisher, dequantize
 from edgekit_runtime.contract.spec import Contract, TensorSpec
-from edgekit_runtime.engines.registry import Engine, EngineInfo
+from edgekit_runtime.engines.registry import Engine, EngineInfo, on_gpu
 from edgekit_runtime.system.errors import SelfTestError
 from edgekit_runtime.system.records import record
 
@@ -317,8 +317,9 @@ def differs(contract: Contract, got: Mapping[str, NDArray[Any]], wanted: Mapping
 
 
 def _is_same_engine(answer: GoldenOutputs, info: EngineInfo) -> bool:
-    """A delegate may round as it likes, so it counts as another engine."""
-    return (answer.engine, answer.engine_version, None) == (info.name, info.version, info.delegate)
+    """A delegate or a GPU may round as it likes, so it counts as another engine."""
+    other = info.delegate is not None or on_gpu(info.name, info.kernels)
+    return not other and (answer.engine, answer.engine_version) == (info.name, info.version)
 
 
 def _run_item(stepper: Stepper, items: Mapping[str, NDArray[Any]], frames: int | None) -> dict[str, NDArray[Any]]:

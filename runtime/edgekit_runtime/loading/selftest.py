@@ -66,7 +66,7 @@ def first_open(
         "engine": engine.name,
         "setup": asdict(EngineSetup(engine.threads, engine.kernels, engine.delegate, keep=bundle.secret is None)),
     }
-    silence_s = CHILD_TIMEOUT_S + (BUILD_S if on_gpu(engine.name) else 0.0)
+    silence_s = CHILD_TIMEOUT_S + (BUILD_S if on_gpu(engine.name, engine.kernels) else 0.0)
     try:
         came = ask(python_module("edgekit_runtime.loading.selftest"), job, silence_s=silence_s, run=run, brief=True)
     except OSError:  # no child can be started here: the replay in this process is what there is
@@ -150,7 +150,7 @@ def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
     entry = next(one for one in bundle.manifest.artifacts if (one.recipe, one.blob) == (job["recipe"], job["blob"]))
     check_artifact(bundle, entry)
     setup = EngineSetup(**job["setup"])
-    limit_this_process(entry.bytes, setup.threads, gpu=on_gpu(job["engine"]))
+    limit_this_process(entry.bytes, setup.threads, gpu=on_gpu(job["engine"], setup.kernels))
     with load_with(job["engine"], entry.format, bundle.blob(entry.blob), setup) as engine:
         check_fits(bundle, entry, engine)
         recording = RecordingEngine(engine, lambda: say({"ran": True}))

@@ -34,7 +34,7 @@ from typing import Any
 from edgekit_runtime.bundle.jobs import Run, ask, bundle_job
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.engines.gpu_engine_cache import BUILD_S
-from edgekit_runtime.engines.registry import available, version_of
+from edgekit_runtime.engines.registry import available, version_of, with_vulkan
 from edgekit_runtime.loading.candidates import (
     CandidateTrial,
     TuningCandidate,
@@ -107,7 +107,8 @@ class Tuner:
 
 def offered_candidates(bundle: Bundle, wanted: TuningOptions) -> tuple[TuningCandidate, ...]:
     """The candidates that could run here, most promising first."""
-    return candidates(bundle.manifest, available(), wanted, cores=cores(), vulkan=bool(vulkan_drivers()))
+    vulkan = with_vulkan() if vulkan_drivers() else ()
+    return candidates(bundle.manifest, available(), wanted, cores=cores(), vulkan=vulkan)
 
 
 def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> TuningVerdict:
@@ -129,7 +130,7 @@ def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> 
     if any(one.on_gpu for one in offer):
         from edgekit_runtime.engines.cuda import identity
 
-        parts += [identity(), *vulkan_drivers()]
+        parts += [identity(), *vulkan_drivers(), *with_vulkan().values()]
     file = folder / f"{name_of(*parts)}.json"
     if (known := _read_verdict(bundle, offer, tuning, file)) is not None:
         return known
@@ -272,12 +273,15 @@ def _run_trial(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bou
     except OSError:
         return False
     died = f"crashed with {came.crashed}" if came.crashed else ""
-    if came.silent and tuning.beside:
+    blame = _listen(came.facts, numbers, found)
+    if came.silent and tuning.beside and not (blame is not None and found.offer[blame].on_gpu):
+        found.facts.clear()
         found.interrupted.append(None)
         return False
     if came.silent:
         died = f"did not respond within {silence_s:.0f} s"
-    blame = _listen(came.facts, numbers, found)
+    elif not died and came.result is None and came.error is None:
+        died = "ended its process"  # a library's own check failed
     if came.interrupted:
         return _count_interruption(bundle, blame, found, came.interrupted)
     if died and blame is not None:

@@ -73,7 +73,7 @@ def describe_model(journey: Journey, telemetry: dict[str, Any] | None) -> ModelD
             "version": info.version,
             "threads": info.threads,
             "arithmetic": info.arithmetic,
-            "device": "gpu" if on_gpu(info.name) or info.kernels == "vulkan" else "cpu",
+            "device": "gpu" if on_gpu(info.name, info.kernels) else "cpu",
             "delegate": info.delegate,
         },
         **prepared.describe(),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.cache.identity import namespace
 from edgekit_runtime.cache.stored_answers import KeptForm
 from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
+from edgekit_runtime.engines.variants import with_spare
 from edgekit_runtime.loading.readiness import PreparedEngine
-from edgekit_runtime.system.records import record
+from edgekit_runtime.system.records import record, replace
 
 if TYPE_CHECKING:
     from edgekit_runtime.remote.hosts import Hosts
@@ -98,7 +100,8 @@ class OpenedBundle:
         entry, info = self.prepared.entry, self.prepared.engine.info
         keep = self.bundle.secret is None
         setup = EngineSetup(threads=info.threads, kernels=info.kernels, delegate=info.delegate, keep=keep)
-        return load_with(info.name, entry.format, self.bundle.blob(entry.blob), setup)
+        load = partial(load_with, info.name, entry.format, self.bundle.blob(entry.blob))
+        return with_spare(load(setup), lambda: load(replace(setup, kernels="default")))
 
     def close(self) -> None:
         """Free what was opened and is not used."""

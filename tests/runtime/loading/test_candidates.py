@@ -131,9 +131,13 @@ def test_vulkan_is_offered_behind_the_processor_and_where_a_driver_is():
     ncnn = manifest(entry("primary", "ncnn-f32", "ee"), threads=2)
     here = {"ncnn": "1.0"}
     assert [one.kernels for one in candidates(ncnn, here, TuningOptions(), cores=2)] == ["default"] * 2
-    found = candidates(ncnn, here, TuningOptions(), cores=2, vulkan=True)
+    found = candidates(ncnn, here, TuningOptions(), cores=2, vulkan={"ncnn"})
     assert [one.kernels for one in found] == ["default", "default", "vulkan"]
     assert found[-1].label == "ncnn-f32 on ncnn 1.0, GPU, Vulkan"
     assert untried_candidates(found) == found[:2]
-    pinned = candidates(ncnn, here, TuningOptions(pin="primary"), cores=2, vulkan=True)
+    pinned = candidates(ncnn, here, TuningOptions(pin="primary"), cores=2, vulkan={"ncnn"})
     assert {one.kernels for one in pinned} == {"default"}
+    two = candidates(manifest(PRIMARY, ALTERNATE), BOTH, TuningOptions(threads=1), cores=1, cpu=ARM, vulkan=["litert"])
+    assert [(one.engine, one.kernels) for one in two] == [
+        ("litert", "default"), ("onnxruntime", "default"), ("litert", "vulkan"), ("litert", "plain"),
+    ]  # fmt: skip
