@@ -5,12 +5,14 @@ Rules:
 - one CUDA graph for each batch of BATCHES, captured at its first use; a batch in between is padded with its first item,
   a larger one is split;
 - a graph replays addresses: inputs are copied into its own tensors and outputs out of them;
+- engines capture one after another, while others answer;
 - operators that make the CPU wait for the GPU cannot be captured: the artifact is refused with the reason.
 """
 
 from __future__ import annotations
 
 import importlib
+import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +27,8 @@ from edgekit_runtime.system.errors import EngineError, MissingExtraError
 BATCHES = (1, 2, 4, 8, 16)
 _WARM_UP = 3
 """Runs before a capture, in which libraries choose their algorithms and allocate."""
+_CAPTURING = threading.Lock()
+"""The flags of cuDNN belong to the process."""
 
 
 class TorchEngine(Engine):
@@ -66,17 +70,25 @@ class TorchEngine(Engine):
         check_inputs(self, inputs)
         count = len(inputs[0])
         if not self._batched:
-            return self._graph(1).run(inputs)
+            return self._replayed(1, inputs)
         if not count or {len(array) for array in inputs} != {count}:
             raise EngineError("the inputs hold different numbers of items", where=self.info.name)
         parts = []
         for start in range(0, count, BATCHES[-1]):
             some = [array[start : start + BATCHES[-1]] for array in inputs]
             size = next(batch for batch in BATCHES if batch >= len(some[0]))
-            parts.append([output[: len(some[0])] for output in self._graph(size).run(some)])
+            parts.append([output[: len(some[0])] for output in self._replayed(size, some)])
         if len(parts) == 1:
             return [np.ascontiguousarray(output) for output in parts[0]]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def _replayed(self, size: int, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Raises EngineError."""
+        graph = self._graph(size)
+        try:
+            return graph.run(inputs)
+        except Exception as error:
+            raise EngineError(f"the inference failed: {_reason(error)}", where=self.info.name) from error
 
     def close(self) -> None:
         self._net = None
@@ -111,7 +123,7 @@ class _CapturedGraph:
         if device == "cpu":
             return
         chosen = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True)  # measured in the warm-up
-        with torch.inference_mode(), torch.jit.optimized_execution(False), chosen:
+        with _CAPTURING, torch.inference_mode(), torch.jit.optimized_execution(False), chosen:
             beside = torch.cuda.Stream()
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):
@@ -119,7 +131,8 @@ class _CapturedGraph:
                     self._call(*self._given)
             torch.cuda.current_stream().wait_stream(beside)
             captured = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured):
+            # By default a capture forbids copies to every thread of the process, and their requests would fail.
+            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
                 self._made = _as_list(self._call(*self._given))
             self._captured = captured
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.bundle.reader import Bundle
-from edgekit_runtime.engines.registry import Engine
+from edgekit_runtime.engines.registry import Engine, on_gpu
 from edgekit_runtime.engines.variants import BatchEngine, RecordingEngine, least_time
 from edgekit_runtime.loading.replay import SelfTest, check_same_rows, replay, replay_batch
 from edgekit_runtime.loading.selftest import KeptTest, last_verdict, remember
@@ -109,6 +109,9 @@ def warm_up(
     known = _known(kept, offer, recording.last_s)
     if known:
         seconds = {1: known[1]}
+        if on_gpu(single.info.name) and shares_one_engine(entry, offer):  # it prepares each size at its first run
+            for size in (one for one in offer if one <= max(known)):
+                single.run([np.repeat(tensor, size, axis=0) for tensor in recording.given])
     else:
         slow = recording.last_s > BOUND_S / (10 if recording.runs > 1 else 1)
         seconds = {1: recording.last_s if slow else _seconds(lambda: single.run(recording.given))}

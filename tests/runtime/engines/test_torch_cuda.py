@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 
 import numpy as np
@@ -128,6 +129,14 @@ def test_without_the_converter_the_extra_is_named(monkeypatch):
         load(network())
 
 
+def test_a_failing_run_is_an_engine_error(monkeypatch):
+    """As where the GPU is lost, or its memory is full."""
+    engine = load(network())
+    monkeypatch.setattr(torch, "from_numpy", lambda array: torch.zeros(3, 3, 3, 3, 3))
+    with pytest.raises(EngineError, match="the inference failed: RuntimeError"):
+        engine.run([np.zeros((1, 3, 8, 8), np.float32)])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "apart"), [("FLOAT", 5e-3), ("FLOAT16", 5e-3)])
 @pytest.mark.parametrize("count", [1, 3, 16, 17])
@@ -146,3 +155,30 @@ def test_on_a_gpu_it_gives_the_golden_answers(tmp_path):
     with open_bundle(bundle, engine="torch-cuda", allow_unsigned=True) as model:
         assert model.describe()["engine"]["device"] == "gpu"
         assert model.predict(tiny.GREEN).top(1)[0].label == "green"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_engines_answer_while_another_captures_a_graph():
+    """As `host serve --instances 4` does: a capture of the default mode failed the others' requests."""
+    data, x = network(), np.random.default_rng(0).random((1, 3, 8, 8), np.float32)
+    stopped, failed = threading.Event(), []
+
+    def ask(engine):
+        while not stopped.is_set():
+            try:
+                engine.run([x])
+            except EngineError as error:
+                failed.append(error)
+
+    with load_with("torch-cuda", "onnx", data, EngineSetup()) as busy:
+        thread = threading.Thread(target=ask, args=(busy,))
+        thread.start()
+        try:
+            for _ in range(5):
+                with load_with("torch-cuda", "onnx", data, EngineSetup()) as other:
+                    for count in ours.BATCHES:
+                        other.run([np.repeat(x, count, axis=0)])
+        finally:
+            stopped.set()
+            thread.join()
+    assert failed == []

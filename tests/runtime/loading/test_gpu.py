@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from time import sleep
 
 import pytest
 import tiny
@@ -16,7 +17,9 @@ from edgekit_runtime.loading import readiness
 from edgekit_runtime.loading import tuning_trial as trial
 from edgekit_runtime.loading.candidates import TuningOptions, candidates
 from edgekit_runtime.loading.tuning import Tuner, tune
+from edgekit_runtime.loading.warming import batches_offered, warm_up
 from edgekit_runtime.system.errors import EngineError, MemoryExceeded, SelfTestError
+from edgekit_runtime.system.records import replace
 
 pytestmark = pytest.mark.skipif("onnxruntime" not in available(), reason="only ONNX artifacts run on a GPU")
 HERE = {"onnxruntime": available().get("onnxruntime", ""), "torch-cuda": "2.11.0", "tensorrt-rtx": "1.7.1"}
@@ -68,6 +71,32 @@ def test_nothing_that_is_built_of_an_encrypted_bundle_may_be_kept(bundle, tmp_pa
     plain, _ = tried(bundle, monkeypatch)
     assert {setup.keep for setup in encrypted.setups} == {False}
     assert {setup.keep for setup in plain.setups} == {True}
+
+
+@pytest.mark.parametrize("name", ["torch-cuda", "onnxruntime"])
+def test_a_later_opening_runs_each_size_of_a_gpus_engine_before_a_request_does(bundle, name):
+    """A graph is captured at a size's first run: behind 64 callers it took a request 0.3 s."""
+    entry, ran = bundle.manifest.artifacts[0], []
+
+    def engine():
+        made = load_with("onnxruntime", entry.format, bundle.blob(entry.blob), EngineSetup())
+        made.info, run = replace(made.info, name=name), made.run
+
+        def slow(inputs):
+            ran.append(len(inputs[0]))
+            sleep(0.001)  # of each run: batches pay
+            return run(inputs)
+
+        made.run = slow
+        return made
+
+    offer = batches_offered(bundle, entry)
+    with engine() as first:
+        largest = warm_up(bundle, entry, first, offer, None).engine.largest
+    ran.clear()
+    with engine() as later:
+        assert warm_up(bundle, entry, later, offer, None).engine.largest == largest > 1
+    assert {*ran} == ({1} if name == "onnxruntime" else {1, *(size for size in offer if size <= largest)})
 
 
 @pytest.mark.skipif(not cuda.absent(), reason="here is a GPU")
