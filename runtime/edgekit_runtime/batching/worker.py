@@ -7,6 +7,7 @@ Rules:
 - a thread that has waited at the gate for its patience joins a line, whose head is let in next;
 - the next batch is taken only once the engine is free, so that it holds everything queued meanwhile;
 - an engine that fails on a batch runs its members alone, so that one bad input fails one request, with its own error;
+- small results of a batch are finished here: 32 callers that wake up would each hand the interpreter on for theirs;
 - a worker that dies of anything but an engine's error fails all that wait.
 """
 
@@ -149,9 +150,12 @@ class Runs:
     alone: runs in callers' threads.
     batches: size -> the worker's runs.
     unlearnt: see `_UNLEARNT`; a run below quick_s is learnt from always: the estimate is out of date.
+    finish: what makes a member's result of its part of a batch; None leaves that to its caller.
     """
 
-    __slots__ = ("alone", "batches", "clock", "costs", "last_run", "one", "quick_s", "run", "started", "unlearnt")
+    __slots__ = (
+        "alone", "batches", "clock", "costs", "finish", "last_run", "one", "quick_s", "run", "started", "unlearnt",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -163,6 +167,7 @@ class Runs:
         self.run, self.one = run, one or (lambda item: run((item,))[0])
         self.costs, self.clock = costs, clock
         self.unlearnt = _UNLEARNT[costs.mode]
+        self.finish: Callable[[Any], Any] | None = None
         self.alone = 0
         self.batches: Counter[int] = Counter()
         self.started: float | None = None
@@ -211,6 +216,11 @@ class Runs:
         self.batches[count] = runs = self.batches[count] + 1
         if self.costs.mode == "batch" or not runs & self.unlearnt or ran < self.quick_s:
             self._observe(count, ran)
+        if count > 1 and self.finish is not None:
+            try:
+                results = [self.finish(result) for result in results]
+            except Exception as error:  # noqa: BLE001 - as above
+                return [for_member(error, member) for member in range(count)]
         return [BatchResult(result, start - r.queued_at, ran, count) for r, result in zip(batch, results, strict=True)]
 
     def _observe(self, count: int, ran: float) -> None:

@@ -242,8 +242,12 @@ class Finisher:
             for output in contract.outputs
         ]
 
-    def __call__(self, raw: Sequence[NDArray[Any]], item: int = 0) -> Mapping[str, NDArray[Any]]:
-        """Item `item` of the batch: original dtypes, read-only, no batch axis."""
+    def __call__(
+        self, raw: Sequence[NDArray[Any]] | MappingProxyType[str, NDArray[Any]], item: int = 0
+    ) -> Mapping[str, NDArray[Any]]:
+        """Item `item` of the batch: original dtypes, read-only, no batch axis. What is finished stays as it is."""
+        if isinstance(raw, MappingProxyType):
+            return raw
         outputs = {}
         for name, position, way in self._plan:
             value = way(raw[position][item])

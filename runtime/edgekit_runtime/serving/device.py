@@ -43,6 +43,10 @@ For a longer one two hand-offs cost nothing, and its caller can be freed from an
 ON_LOOP_S = 0.001
 """A shorter inference holds an event loop up no longer than passing it to another thread would."""
 
+FINISHED_VALUES = 10_000
+"""An answer of a batch with so many values at most is finished by the worker. Larger ones are by their callers, beside
+the next run."""
+
 
 class Device:
     """Thread-safe.
@@ -85,6 +89,8 @@ class Device:
             inline=prepared.isolated or (single_s < INLINE_BELOW_S and hang_s is None),
             run_one=self._run_one,
         )
+        if sum(math.prod(one.shape) for one in contract.outputs) <= FINISHED_VALUES:
+            self.batcher.runs.finish = self.finisher
         self._hang_s = hang_s
         self._watched: WatchedEngine | None = None
 

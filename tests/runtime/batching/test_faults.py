@@ -317,3 +317,28 @@ def test_a_served_result_travels():
     served = batcher.call(4)
     assert pickle.loads(pickle.dumps(served)) == served
     batcher.close()
+
+
+def test_results_of_a_batch_are_finished_once_each_by_the_worker_and_single_ones_are_not():
+    gate, batcher, first = blocked()
+    batcher.runs.finish = lambda result: ("finished", threading.get_ident(), result)
+    waiting = [batcher.submit(number) for number in (2, 3)]
+    gate.open.set()
+    alone, *joined = results([first, *waiting])
+    assert alone == 2
+    assert [(word, number) for word, _, number in joined] == [("finished", 4), ("finished", 6)]
+    assert {thread for _, thread, _ in joined} == {batcher._worker.ident}
+    batcher.close()
+
+
+def test_each_member_gets_its_own_error_of_a_batch_that_cannot_be_finished():
+    gate, batcher, first = blocked()
+    batcher.runs.finish = lambda result: 1 // 0
+    waiting = [batcher.submit(number) for number in (2, 3)]
+    gate.open.set()
+    assert results([first]) == [2]
+    errors = [future.exception(LONG) for future in waiting]
+    assert [type(error) for error in errors] == [ZeroDivisionError, ZeroDivisionError]
+    assert errors[0] is not errors[1]
+    assert results([batcher.submit(4)]) == [8]
+    batcher.close()
