@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from edgekit.boards.catalogue import CheckFinding
     from edgekit.boards.checked import CheckReport
     from edgekit.boards.replay import ReplayResult
+    from edgekit.boards.vela import VelaReport
     from edgekit.packaging.verifying import Verification
 
 
@@ -182,9 +183,12 @@ def _here() -> Path:
 @click.option(
     "--for",
     "targets",
-    type=click.Choice(("android", "ios", "web")),
+    type=click.Choice(
+        ("android", "ios", "web", "ethos-u65-256", "ethos-u65-512", *(f"ethos-u85-{2**n}" for n in range(7, 12)))
+    ),
     multiple=True,
-    help="Instead of a board: count what a phone's or browser's GPU or NPU would leave to the processor. Repeatable.",
+    help="Instead of a board: count what the GPU or NPU of a phone or browser, or an Ethos-U, would leave to the "
+    "processor. Repeatable.",
 )
 @opening
 @as_json
@@ -214,8 +218,19 @@ def check(artifact: Path, as_json: bool, **asked: Any) -> int:
         raise click.UsageError(f"--for runs nothing and asks for no board: leave out {' and '.join(of_boards)}.")
     artifact = held_bundle(artifact, asked["trust"], asked["allow_unsigned"])
     if asked["targets"]:
-        reports = [check_accelerators(artifact, one, asked["secret"]) for one in dict.fromkeys(asked["targets"])]
-        lines = (line for one in reports for line in _accelerator_lines(one, artifact))
+        from edgekit.boards.vela import ACCELERATORS, VelaReport, check_ethos_u
+
+        reports: list[AcceleratorReport | VelaReport] = [
+            (check_ethos_u if one in ACCELERATORS else check_accelerators)(artifact, one, asked["secret"])
+            for one in dict.fromkeys(asked["targets"])
+        ]
+        lines = (
+            line
+            for one in reports
+            for line in (
+                _vela_lines(one, artifact) if isinstance(one, VelaReport) else _accelerator_lines(one, artifact)
+            )
+        )
         several = {"ok": True, "checks": [one.as_json() for one in reports]}
         print_result(reports[0].as_json() if len(reports) == 1 else several, lines, as_json)
         return 0
@@ -275,6 +290,17 @@ def _accelerator_lines(report: AcceleratorReport, artifact: Path) -> Iterator[st
                 yield f"    not checked: its conditions on {', '.join(one.conditional)}"
             yield f"    {one.delegate.note}"
     yield from _finding_lines(report.findings)
+
+
+def _vela_lines(report: VelaReport, artifact: Path) -> Iterator[str]:
+    for one in report.networks:
+        yield f"{artifact.name} for {report.target}: {one.artifact}, compiled by Vela {report.version}"
+        yield f"  {one.npu} operators on the NPU, {one.cpu} on the processor"
+        for op, why, count in one.left[:6]:
+            yield f"    left behind: {count} {op}: {why}"
+        if one.npu:
+            sizes = f"{one.sram_kib:,.0f} KiB of SRAM, {one.dram_kib:,.0f} KiB of DRAM"
+            yield f"  {one.inference_ms:.3g} ms, {sizes}: Vela's estimate for {one.system}"
 
 
 def _finding_lines(findings: Iterable[CheckFinding]) -> Iterator[str]:

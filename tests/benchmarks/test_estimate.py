@@ -46,6 +46,18 @@ def test_rows_that_no_fit_reads_judge_what_the_product_says():
     assert np.median(found["blended"].error()) < 10
 
 
+def test_ncnns_times_of_networks_that_no_fit_reads_lie_in_the_range():
+    """Twelve of YOLOv8 and YOLO11 on a Pi 4, a Pi 5 and an RK3588: judged, never fitted."""
+    from networks import NETWORKS
+    from stand_in import ncnn_unread
+
+    rows = ncnn_unread()
+    assert len(rows) == 12
+    assert {row["network"] for row in rows}.isdisjoint(NETWORKS)
+    assert all(row["inside"] for row in rows)
+    assert 1.0 < np.median([row["ratio"] for row in rows]) < 1.3
+
+
 # Millions, from the papers and from keras.applications: multiply-accumulates and parameters.
 SIZES = {
     "mobilenet_v1_1.0_224": (569, 4.21),

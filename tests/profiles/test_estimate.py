@@ -322,6 +322,16 @@ def test_a_measured_time_is_its_own_range():
         measured_estimate(6.0, 5.0)
 
 
+def test_ncnn_has_an_estimate_in_16_bits_and_on_older_cores_that_of_32():
+    pi_5, work = load("raspberry-pi-5"), mobilenet_v1("float16")
+    assert estimate(pi_5, work, "ncnn").mid_ms < 0.7 * estimate(pi_5, mobilenet_v1("float32"), "ncnn").mid_ms
+    older = estimate(PI4, work, "ncnn")
+    assert older.notes[0] == "cortex-a72 cores have no 16-bit arithmetic: ncnn computes in float32"
+    assert older.mid_ms == estimate(PI4, mobilenet_v1("float32"), "ncnn").mid_ms
+    with pytest.raises(CannotEstimateError, match="nothing was timed of float16 with litert"):
+        estimate(pi_5, work, "litert")
+
+
 def test_every_engine_with_a_dynamic_factor_is_one_that_can_be_estimated():
     table = constants()
     assert set(table["dynamic"]) == {*table["engines"], *table["stand_ins"]} - {"ncnn"}  # which has no such recipe
