@@ -281,10 +281,13 @@ class Trial:
     def _enter(self, number: int, race: Race) -> None:
         self._say({"enter": number})
         champion = None if race.champion is None else statistics.median(self._times[race.champion])
+        begun, excused = self._clock(), self._excused_s
         try:
             with scarce(self._bundle.path):
                 runner, facts = self._load(number, champion)
         except EdgekitError as error:
+            if self._candidates[number].on_gpu:
+                self._excuse(begun + self._excused_s - excused)  # what of it was not yet
             self._say({"refused": number, "error": error.as_json()})
             return
         self._loaded[number] = runner

@@ -38,8 +38,8 @@ def installed(monkeypatch):
 class Loads:
     """In place of `load_with`: the processor answers for every engine, and building for a GPU takes 100 s."""
 
-    def __init__(self):
-        self.now, self.setups = 0.0, []
+    def __init__(self, refuses=()):
+        self.now, self.setups, self.refuses = 0.0, [], refuses
 
     def clock(self):
         return self.now
@@ -47,11 +47,13 @@ class Loads:
     def __call__(self, name, form, data, setup):
         self.setups.append(setup)
         self.now += 100.0 if name != "onnxruntime" else 0.0
+        if name in self.refuses:
+            raise EngineError(f"{name} refuses the artifact")
         return load_with("onnxruntime", form, data, setup)
 
 
-def tried(bundle, monkeypatch):
-    loads, facts = Loads(), []
+def tried(bundle, monkeypatch, refuses=()):
+    loads, facts = Loads(refuses), []
     monkeypatch.setattr(trial, "load_with", loads)
     monkeypatch.setattr(trial, "import_engine", lambda name: None)
     offer = candidates(bundle.manifest, HERE, TuningOptions(threads=1), cores=1)
@@ -62,6 +64,13 @@ def tried(bundle, monkeypatch):
 def test_what_is_built_for_a_gpu_takes_no_time_from_the_others(bundle, monkeypatch):
     _, facts = tried(bundle, monkeypatch)
     assert [fact["entered"] for fact in facts if "entered" in fact] == [0, 1, 2]
+
+
+def test_what_a_gpu_refuses_takes_no_time_from_the_others_either(bundle, monkeypatch):
+    """PyTorch is imported for 8 s before it refuses INT8: nothing else had a turn."""
+    _, facts = tried(bundle, monkeypatch, {"torch-cuda"})
+    assert [fact["refused"] for fact in facts if "refused" in fact] == [1]
+    assert [fact["entered"] for fact in facts if "entered" in fact] == [0, 2]
 
 
 def test_nothing_that_is_built_of_an_encrypted_bundle_may_be_kept(bundle, tmp_path, monkeypatch):
