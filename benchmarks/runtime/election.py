@@ -27,7 +27,7 @@ from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.engines.registry import load_with
 from edgekit_runtime.loading.candidates import TuningOptions
-from edgekit_runtime.loading.tuning import tune
+from edgekit_runtime.loading.tuning import Tuner, tune
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def elected(path: Path, rounds: int) -> list[Figures]:
     bundle = read_bundle(path)
     with tempfile.TemporaryDirectory() as state:
         os.environ["EDGEKIT_STATE_DIR"] = state
-        verdict = tune(bundle, TuningOptions())
+        verdict = tune(bundle, TuningOptions(), Tuner())
     item = bundle.golden_items(bundle.manifest.golden[0])
     with ExitStack() as stack:
         ways = {}
