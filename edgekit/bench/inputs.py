@@ -125,7 +125,7 @@ def several(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
     Raises InputsError, InputError or CalibrationError for a file that cannot be read, or does not fit the model.
     """
     suffix = Path(given).suffix.lower()
-    if contract.text is not None:
+    if contract.text is not None or contract.generation is not None:
         if isinstance(given, GivenText):
             return iter([(f"{given:.60}", given)])
         if suffix == ".txt":

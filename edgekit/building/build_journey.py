@@ -48,6 +48,7 @@ from edgekit_profiles import Profile, ProfileError, installable, open_catalogue
 from edgekit_profiles.anchors import AnchorFile, read_anchor_file, refuse_other_boards
 from edgekit_runtime.bundle.manifest import RUNTIME_VERSION
 from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.engines.registry import pick
 from edgekit_runtime.system.errors import MissingExtraError
 from edgekit_runtime.system.files import take
 
@@ -61,6 +62,12 @@ def build(
     """
     start = time.perf_counter()
     setup = _checked(request)
+    if request.model.suffix.lower() == ".gguf":
+        pick("gguf")  # raises MissingExtraError
+        from edgekit.building.language_model import build_language_model
+
+        with refuse_full_disk(request.output), output_folder(request.output, progress):
+            return build_language_model(setup.request, setup.boards, setup.signers, progress, _write_report)
     with refuse_full_disk(), output_folder(request.output, progress), Workers(request.jobs, progress) as workers:
         opened = _open(setup, workers, say)
         converted = convert(opened.maker, setup.recipes, setup.boards)

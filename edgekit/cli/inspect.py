@@ -112,6 +112,9 @@ def _lines(bundle: Bundle) -> Iterator[str]:
         )
         longer = "refused" if text.truncation == "refuse" else f"cut on the {text.truncation}"
         yield f"  text       tokenizer {text.tokenizer:.12}, {length} tokens, longer texts are {longer}{pooled}"
+    if (made := contract.generation) is not None:
+        takes = "messages, or a text as one" if made.chat else "a text, which it continues"
+        yield f"  generates  from {takes}; trained for {made.context:,} tokens; ask it through model.generate()"
     if contract.state == "internal":
         yield "  state      inside the model; ask it through model.session()"
     for pair in contract.carried or ():

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.contract.spec import Contract
     from edgekit_runtime.serving.session import Session
 
-_OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_s")
+_OF_ANSWERS = ("watch", "budget_ms", "use", "k", "max_tokens", "telemetry", "device", "window_s")
 """Options that --fill-cache does not take."""
 _SYNC_EVERY = 128
 
@@ -52,7 +52,7 @@ _SYNC_EVERY = 128
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.argument("inputs", nargs=-1)
-@click.option("--text", "texts", multiple=True, help="Answer this text; may be repeated. For a model that takes texts.")
+@click.option("--text", "texts", multiple=True, help="Answer this text, or continue it; repeatable.")
 @click.option(
     "--watch",
     type=PATH,
@@ -74,6 +74,9 @@ _SYNC_EVERY = 128
 )
 @budget_ms
 @use
+@click.option(
+    "--max-tokens", default=256, show_default=True, type=click.IntRange(1, 100_000), help="Of a text that is generated."
+)
 @click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Classes to show.")
 @engine()
 @threads()
@@ -159,7 +162,7 @@ def run(
         options["telemetry"] = TelemetryOptions(broker, device, 60.0 if window_s is None else window_s)
     k, budget = options.pop("k"), budget_of(options.pop("use"), options.pop("budget_ms"))
     k = 1 if camera is not None and not options_given("k") else k
-    printer = _AnswerPrinter(k, as_json, streams=watch is not None or camera is not None)
+    printer = _AnswerPrinter(k, as_json, watch is not None or camera is not None, options.pop("max_tokens"))
     if camera is not None:
         from edgekit.cli.camera import follow, open_view
         from edgekit_runtime import CacheOptions, stream
@@ -209,8 +212,8 @@ class _AnswerPrinter:
     A stateful model answers in one session, which starts again before and after each sequence.
     """
 
-    def __init__(self, k: int, as_json: bool, streams: bool) -> None:
-        self._k, self._as_json, self._streams = k, as_json, streams
+    def __init__(self, k: int, as_json: bool, streams: bool, max_tokens: int) -> None:
+        self._k, self._as_json, self._streams, self._max_tokens = k, as_json, streams, max_tokens
         self._answers: list[dict[str, Any]] = []
         self._begun = False
         self._after_sequence = False
@@ -229,7 +232,7 @@ class _AnswerPrinter:
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """Run one input after another; a failure does not stop the rest."""
-        from edgekit.bench.inputs import load, several
+        from edgekit.bench.inputs import GivenText, load, several
         from edgekit_runtime import EdgekitError
 
         asked = self.begin(model)
@@ -244,6 +247,9 @@ class _AnswerPrinter:
                 self._after_sequence = items is not None
                 for name, item in items or [(one, load(one, asked.contract))]:
                     try:
+                        if model.contract.generation is not None and isinstance(item, GivenText):
+                            self._generate(name, model, item)
+                            continue
                         self._print(name, asked.predict(item))
                     except EdgekitError as error:
                         if asked.contract.state != "none":
@@ -275,6 +281,24 @@ class _AnswerPrinter:
             return
         for line in answer_lines(name, answer, self._k):
             say(line)
+
+    def _generate(self, name: str, model: Model, prompt: str) -> None:
+        """Print the pieces as they come, then the figures."""
+        from edgekit_runtime.system.errors import visible
+
+        self._asked += 1
+        answer = model.generate(prompt, max_tokens=self._max_tokens)
+        for piece in answer:
+            if not self._as_json:
+                click.echo("\n".join(map(visible, piece.split("\n"))), nl=False)
+        if self._as_json:
+            figures = ("text", "finish", "source", "tokens", "reused", "first_ms", "tokens_per_s", "met_budget")
+            self._emit({"input": name, **{figure: getattr(answer, figure) for figure in figures}})
+            return
+        click.echo()
+        speed = "" if answer.tokens_per_s is None else f", {answer.tokens_per_s:.1f} a second"
+        first_ms = 0.0 if answer.first_ms is None else answer.first_ms
+        say(f"  {answer.tokens} tokens{speed}, the first after {first_ms:.0f} ms from the {answer.source or 'device'}")
 
     def _emit(self, value: dict[str, Any]) -> None:
         if self._streams:

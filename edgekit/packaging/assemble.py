@@ -25,6 +25,7 @@ from edgekit_converters.recipe.artifact import Artifact
 from edgekit_runtime.bundle.manifest import (
     ENCRYPTED,
     FORMAT_VERSION,
+    GENERATION,
     NCNN,
     TEXT_INPUT,
     ArtifactEntry,
@@ -206,6 +207,7 @@ def assemble(content: BundleContent) -> tuple[BundleDraft, Manifest]:
             *((ENCRYPTED,) if content.secret is not None else ()),
             *((NCNN,) if any(entry.format == "ncnn" for entry in entries) else ()),
             *((TEXT_INPUT,) if spec is not None else ()),
+            *((GENERATION,) if content.contract.generation is not None else ()),
         ),
         tokenizer=None if spec is None else draft.add(tokenizer_file(spec.tokenizer)),
     )

@@ -28,6 +28,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "redis": ("shared-cache",),
     "tflite_runtime": ("tflite",),
     "tokenizers": ("text",),
+    "xllamacpp": ("llm",),
 }
 """Lazily imported module -> the extras that install it, the preferred one first."""
 

@@ -173,17 +173,21 @@ def _is_root(path: str | os.PathLike[str]) -> bool:
 def _preparation(bundle: Bundle, options: Options, *, later: bool = False) -> Preparation:
     from edgekit_runtime.loading.candidates import TuningOptions
     from edgekit_runtime.loading.readiness import Preparation
+    from edgekit_runtime.loading.tuning import Tuner
 
     delegate = os.fspath(options.delegate or os.environ.get("EDGEKIT_DELEGATE") or "") or None
-    stateless = bundle.manifest.contract.state == "none"
+    contract = bundle.manifest.contract
+    stateless, generates = contract.state == "none", contract.task == "generation"
     return Preparation(
         TuningOptions(options.engine, options.threads, delegate, options.pin),
         batching=options.limits.may_batch,
-        isolate=options.isolate,
+        isolate=options.isolate and not generates,  # which has a process of its own in any case
         hang_s=options.limits.hang_s,
         memory=options.limits.memory,
         cache_mb=options.cache.memory_bytes / 1e6 if stateless else 0.0,
+        tuning=Tuner(0.0) if generates else None,  # memory decides how fast it is, and its threads are the board's
         later=later and stateless and not options.limits.degraded,
+        kv_mb=options.limits.kv_mb,
     )
 
 
@@ -253,7 +257,7 @@ def _degraded(bundle: Bundle, how: Preparation) -> PreparedEngine:
 def _hosts(bundle: Bundle, hosts: Sequence[str | Host]) -> Hosts:
     from edgekit_runtime.loading.replay import clearest_example
     from edgekit_runtime.remote.hosts import Hosts
-    from edgekit_runtime.system.errors import BundleError
+    from edgekit_runtime.system.errors import BundleError, OptionError
 
     manifest = bundle.manifest
     if manifest.contract.state != "none" or not manifest.golden:
@@ -262,4 +266,12 @@ def _hosts(bundle: Bundle, hosts: Sequence[str | Host]) -> Hosts:
         )
         unfit.of_the_caller = True
         raise unfit
+    protocol = "openai" if manifest.contract.task == "generation" else "oip"
+    for host in hosts:
+        if ("oip" if isinstance(host, str) else host.protocol) != protocol:
+            url = host if isinstance(host, str) else host.url
+            what = (
+                f"holds {url!r:.200}, and the model's task, {manifest.contract.task}, needs Host(protocol={protocol!r})"
+            )
+            raise OptionError("hosts", what, "open_bundle")
     return Hosts(hosts, manifest, clearest_example(bundle))

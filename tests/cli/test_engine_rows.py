@@ -107,8 +107,8 @@ def test_its_kernels_and_formats_are_its_own(name):
     kind = ENGINES[name]
     assert kind.kernels[0] == "default"
     assert kind.portable in kind.kernels
-    with pytest.raises(EngineError, match=f"runs {' and '.join(kind.formats)}, not gguf"):
-        load_with(name, "gguf", b"", EngineSetup())
+    with pytest.raises(EngineError, match=f"runs {' and '.join(kind.formats)}, not pickle"):
+        load_with(name, "pickle", b"", EngineSetup())
 
 
 def test_doctor_names_the_drivers_of_vulkan_and_what_is_tried_with_them():

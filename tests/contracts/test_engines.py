@@ -255,5 +255,5 @@ def test_loading_an_engine_that_is_not_installed_is_a_typed_error(name):
 def test_an_unknown_engine_or_format_is_a_typed_error():
     with pytest.raises(EngineError, match="no engine 'tpu'"):
         load_engine("tflite", b"", engine="tpu")
-    with pytest.raises(EngineError, match="no engine runs the format 'gguf'"):
-        pick("gguf")
+    with pytest.raises(EngineError, match="no engine runs the format 'pickle'"):
+        pick("pickle")

@@ -66,7 +66,7 @@ def root(kit: Kit, tmp_path: Path) -> Path:
 
 
 def test_two_installs_take_turns(kit: Kit, root: Path):
-    """Begun at once by two processes: one waits for the other, and the newer one answers in the end."""
+    """ActivePrompt at once by two processes: one waits for the other, and the newer one answers in the end."""
     command = [sys.executable, "-c", "from edgekit.cli import main; main()", *kit.install("3", root)[1:], "--json"]
     env = {**os.environ, "EDGEKIT_SELFTEST": "in-process"}
     both = [

@@ -119,7 +119,7 @@ def test_another_python_says_what_installs_then(catalogue: Catalogue, tmp_path: 
         "no engine installs here: Python 3.9 is supported by no current wheel of ai-edge-litert"
     )
     (newer,) = detect(replace(facts, python="3.12.3"), catalogue).differences
-    assert newer.means == "engines that install here: litert, onnxruntime, ncnn"
+    assert newer.means == "engines that install here: litert, onnxruntime, ncnn, llama.cpp"
 
 
 def test_missing_features_are_told(catalogue: Catalogue, tmp_path: Path):

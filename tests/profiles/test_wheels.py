@@ -24,7 +24,8 @@ def board(
 
 
 def versions(profile: Profile) -> dict[str, str | None]:
-    return {verdict.engine: verdict.version for verdict in installable(profile)}
+    """Of the engines of tensors; llama.cpp's one wheel is an `abi3`, for every Python that edgekit takes."""
+    return {verdict.engine: verdict.version for verdict in installable(profile) if verdict.format != "gguf"}
 
 
 NCNN = "1.0.20261020"
@@ -121,7 +122,12 @@ def test_a_pinned_version_is_the_only_one_that_counts():
 
 def test_a_pinned_engine_is_the_only_one_of_its_format():
     verdicts = {verdict.engine: verdict for verdict in installable(board(pins={"tflite-runtime": "2.14.0"}))}
-    assert [name for name, verdict in verdicts.items() if verdict.ok] == ["tflite-runtime", "onnxruntime", "ncnn"]
+    assert [name for name, verdict in verdicts.items() if verdict.ok] == [
+        "tflite-runtime",
+        "onnxruntime",
+        "ncnn",
+        "llama.cpp",
+    ]
     assert verdicts["litert"].reason == "the profile pins its image to tflite-runtime 2.14.0"
 
 

@@ -25,7 +25,8 @@ EMULATED = {
     ("armv7l", "bookworm"): ("cortex-a15",),
     ("armv7l", "trixie"): ("cortex-a15",),
 }
-ENGINES = {"litert": "LiteRT", "tflite-runtime": "tflite-runtime", "onnxruntime": "ONNX Runtime", "ncnn": "ncnn"}
+ENGINES = {"litert": "LiteRT", "tflite-runtime": "tflite-runtime", "onnxruntime": "ONNX Runtime", "ncnn": "ncnn",
+           "llama.cpp": "llama.cpp"}  # fmt: skip
 
 
 def table() -> str:

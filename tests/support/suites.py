@@ -37,6 +37,7 @@ SUITES = {
     "python-3.10": "test-python-3.10",
     "tflite-runtime": "test-tflite-runtime",
     "openvino": "test-openvino",
+    "llm": "test-llm",
     "tensorrt-rtx": "test-tensorrt-rtx",
     "onnx-tflite": "test-onnx-tflite",
     "torch": "test-torch",

@@ -33,7 +33,9 @@ RECIPES = {
     "tflite-f32, any number": ("tiny_free_f32.tflite", Recipe("tflite-f32", "tflite", "float32")),
 }
 RECIPE_OF_FORMAT = {"tflite": "tflite-int8", "onnx": "onnx-f32", "ncnn": "ncnn-f32"}
-RECIPE_OF_ENGINE = {name: RECIPE_OF_FORMAT[kind.formats[0]] for name, kind in ENGINES.items()}
+RECIPE_OF_ENGINE = {
+    name: RECIPE_OF_FORMAT[kind.formats[0]] for name, kind in ENGINES.items() if kind.formats[0] in RECIPE_OF_FORMAT
+}
 
 
 def colour(red: int, green: int, blue: int) -> np.ndarray:

@@ -382,6 +382,7 @@ READERS = {
     "tflite": "edgekit_converters.formats.needs:read",
     "onnx": "edgekit_converters.formats.onnx_needs:read",
     "ncnn": "edgekit_converters.formats.ncnn_file:read_needs",
+    "gguf": "edgekit_converters.formats.gguf_file:read_needs",
 }
 
 

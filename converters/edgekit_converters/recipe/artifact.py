@@ -49,7 +49,7 @@ STATIC = QuantizationPlan(steps=("round",))
 """The plan of recipes that calibrate when none is given; rounding costs seconds once a format."""
 
 
-Format = Literal["tflite", "onnx", "ncnn"]
+Format = Literal["tflite", "onnx", "ncnn", "gguf"]
 Precision = Literal["int8", "int16x8", "dynamic", "float16", "float32"]
 
 LEAST_INT8 = 0.005

@@ -58,6 +58,7 @@ def check_manifest(manifest: Manifest, where: str) -> None:
     _check_blobs(check, manifest)
     _check_contract(check, manifest.contract)
     _check_text(check, manifest)
+    _check_generation(check, manifest)
     sizes = {blob.sha256: blob.plain_bytes for blob in manifest.blobs}
     _check_artifacts(check, manifest, sizes)
     check(len(manifest.golden) <= limits.MAX_GOLDEN, "it has too many golden examples")
@@ -226,6 +227,23 @@ def _check_text(check: _Checks, manifest: Manifest) -> None:
     check(len(shapes) == 1 and len(inputs[spec.ids].shape) == 1, "its inputs of a text are not rows of one length")
     check(all(inputs[name].dtype in ("int32", "int64") for name in spec.names), "an input of a text holds no ids")
     check(0 <= spec.pad < 1 << 31, "the padding is not a token id")
+
+
+def _check_generation(check: _Checks, manifest: Manifest) -> None:
+    contract = manifest.contract
+    spec, generates = contract.generation, contract.task == "generation"
+    formats = {entry.format == "gguf" for entry in manifest.artifacts}
+    check(
+        (spec is not None) == generates and formats <= {generates},
+        "a language model is in GGUF, and its task generation",
+    )
+    if spec is None:
+        return
+    check(limits.GENERATION in manifest.requires, f"it generates text and does not require '{limits.GENERATION}'")
+    check(0 < spec.context < 1 << 31, f"{spec.context} is not a number of tokens")
+    sides = [(one.dtype, len(one.shape)) for one in contract.inputs]
+    sides += [(one.dtype, len(one.shape)) for one in contract.outputs]
+    check(sides == [("uint8", 1), ("int32", 1)] and contract.state == "none", "it has other inputs than a prompt")
 
 
 def _check_artifacts(check: _Checks, manifest: Manifest, sizes: Mapping[str, int]) -> None:

@@ -65,7 +65,9 @@ FIRST_RELEASE = "0.1.0"
 NCNN = "ncnn-artifacts"
 TEXT_INPUT = "text-input"
 """The feature that a bundle with a tokenizer requires."""
-FEATURES = frozenset({ENCRYPTED, NCNN, TEXT_INPUT})
+GENERATION = "text-generation"
+"""The feature that a bundle with a language model requires."""
+FEATURES = frozenset({ENCRYPTED, NCNN, TEXT_INPUT, GENERATION})
 """Features that this reader has."""
 _RELEASE = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")
 Role = Literal["primary", "alternate", "batch", "degraded"]
@@ -113,7 +115,7 @@ class ArtifactEntry:
 
     role: Role
     recipe: str
-    format: Literal["tflite", "onnx", "ncnn"]
+    format: Literal["tflite", "onnx", "ncnn", "gguf"]
     precision: str
     blob: str
     bytes: int

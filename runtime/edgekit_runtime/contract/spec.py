@@ -26,7 +26,7 @@ Row = Literal["box", "box scores", "box objectness scores", "box score class"]
 Candidates = Literal["first", "last"]
 Activation = Literal["none", "sigmoid", "softmax"]
 Background = Literal["none", "first", "last"]
-Task = Literal["classification", "detection", "embedding", "raw"]
+Task = Literal["classification", "detection", "embedding", "generation", "raw"]
 State = Literal["none", "explicit", "internal"]
 Color = Literal["rgb", "bgr", "gray"]
 Resize = Literal["stretch", "center-crop", "letterbox"]
@@ -150,6 +150,17 @@ class TextSpec:
 
 
 @record(frozen=True)
+class GenerationSpec:
+    """A language model. Input and output are the row and the token ids of a golden example.
+
+    context: tokens of prompt and answer that it was trained for.
+    chat: whether it takes messages; else a text, which it continues."""
+
+    context: int
+    chat: bool = False
+
+
+@record(frozen=True)
 class CarriedState:
     """A state that goes in and comes out: `output` is the next run's `input`.
 
@@ -164,14 +175,15 @@ class CarriedState:
 class Contract:
     """Inputs and outputs by name, and what the answer means.
 
-    task: what an answer offers besides named outputs: `top(k)`, `boxes`, `vector`, or nothing for `raw`.
+    task: what an answer offers besides named outputs: `top(k)`, `boxes`, `vector`, or nothing for `raw`; `generation`
+        is asked by `Model.generate`.
     labels: one name a class, in index order, without a detector's background.
     scores: a classifier's output: probabilities, or logits that need a softmax.
     state: whether an answer depends on earlier ones; `explicit`: a session carries the tensors in `carried`;
         `internal`: the model keeps its state.
     carried: the states, which are among inputs and outputs.
     hop: samples from the start of one piece of a recording to the next, for a stateful model; None for the whole piece.
-    detection, embedding: for these tasks only.
+    detection, embedding, generation: for these tasks only.
     text: for a model of token ids that may be given as a text. What is absent is not in a contract's digest."""
 
     task: Task
@@ -185,6 +197,7 @@ class Contract:
     detection: DetectionSpec | None = None
     embedding: EmbeddingSpec | None = None
     text: TextSpec | None = None
+    generation: GenerationSpec | None = None
 
     def input(self, name: str) -> InputContract:
         return next(spec for spec in self.inputs if spec.name == name)

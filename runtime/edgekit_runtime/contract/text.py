@@ -95,6 +95,33 @@ def _guarded(call: Any) -> Any:
         return ValueError(str(error))
 
 
+def admit(value: Any, where: str) -> Text:
+    """The text of a str or of bytes. Raises InputError."""
+    if isinstance(value, Text):
+        return value
+
+    def refusal(what: str, do: str) -> InputError:
+        return InputError(what, where=where, do=do)
+
+    try:
+        text = value if isinstance(value, str) else bytes(value).decode("utf-8")
+        data = text.encode("utf-8")
+    except UnicodeDecodeError as error:
+        raise refusal(f"the text is not UTF-8 (byte {error.start})", "Decode it before") from error
+    except UnicodeEncodeError as error:
+        what = f"the text has half a surrogate pair, or bytes that are not UTF-8 (character {error.start})"
+        raise refusal(what, "Save its file as UTF-8") from error
+    if not text.strip():
+        raise refusal("the text is empty", "Pass at least one word")
+    if len(text) > MAX_CHARS:
+        what = f"the text has {len(text):,} characters, more than {MAX_CHARS:,}"
+        raise refusal(what, _SHORTER)
+    if "\0" in text:
+        what = f"the text has a NUL (character {text.index(chr(0))})"
+        raise refusal(what, "Check that it is text, not a binary file or UTF-16")
+    return Text(data)
+
+
 class TextInput:
     """Callable: a text in, the canonical items of its inputs out. Thread-safe."""
 
@@ -107,25 +134,7 @@ class TextInput:
 
     def admit(self, value: Any) -> Text:
         """The text of a str or of bytes. Raises InputError."""
-        if isinstance(value, Text):
-            return value
-        try:
-            text = value if isinstance(value, str) else bytes(value).decode("utf-8")
-            data = text.encode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self._refusal(f"the text is not UTF-8 (byte {error.start})", "Decode it before") from error
-        except UnicodeEncodeError as error:
-            what = f"the text has half a surrogate pair, or bytes that are not UTF-8 (character {error.start})"
-            raise self._refusal(what, "Save its file as UTF-8") from error
-        if not text.strip():
-            raise self._refusal("the text is empty", "Pass at least one word")
-        if len(text) > MAX_CHARS:
-            what = f"the text has {len(text):,} characters, more than {MAX_CHARS:,}"
-            raise self._refusal(what, _SHORTER)
-        if "\0" in text:
-            what = f"the text has a NUL (character {text.index(chr(0))})"
-            raise self._refusal(what, "Check that it is text, not a binary file or UTF-16")
-        return Text(data)
+        return admit(value, self._where)
 
     def __call__(self, value: Any) -> dict[str, NDArray[Any]]:
         """Arrays [length] by input name: token ids, mask and token types. Raises InputError."""

@@ -249,10 +249,11 @@ class IsolatedEngine(Engine):
 class EngineChild:
     """The process and its pipes. It ends when our end of the lifeline does, even by our death.
 
-    module: run with the file descriptors of the arena and of the lifeline."""
+    module: run with the file descriptors of the arena and of the lifeline.
+    arena: one that outlives it; None for its own."""
 
-    def __init__(self, module: str = "edgekit_runtime.engines.isolated_child") -> None:
-        self.arena = Arena.create()
+    def __init__(self, module: str = "edgekit_runtime.engines.isolated_child", arena: Arena | None = None) -> None:
+        self.arena, self._own = (Arena.create(), True) if arena is None else (arena, False)
         lifeline, self._lifeline = os.pipe()
         try:
             self.process = subprocess.Popen(
@@ -264,7 +265,8 @@ class EngineChild:
                 start_new_session=True,  # a Ctrl-C on the terminal is the application's to handle
             )
         except OSError as error:
-            self.arena.close()
+            if self._own:
+                self.arena.close()
             os.close(self._lifeline)
             raise EngineError(f"the engine's process cannot be started: {error}") from error
         finally:
@@ -296,7 +298,8 @@ class EngineChild:
                     self.process.kill()
                 os.close(self._lifeline)
                 self._lifeline = -1
-                self.arena.close()
+                if self._own:
+                    self.arena.close()
             return self.process.wait()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -52,6 +52,7 @@ class EngineSetup:
     delegate: an external TFLite delegate, "PATH" or "PATH,key=value,..." (Edge TPU: "libedgetpu.so.1").
     batch: items to make room for, where the artifact's batch axis is free.
     keep: whether a built engine may be kept on disk; never that of an encrypted artifact.
+    kv_mb: bound of a language model's cache of keys and values, MB (1e6 bytes); None for the engine's choice.
     """
 
     threads: int = 1
@@ -59,6 +60,7 @@ class EngineSetup:
     delegate: str | None = None
     batch: int = 1
     keep: bool = True
+    kv_mb: float | None = None
 
 
 @record(frozen=True)
@@ -120,6 +122,7 @@ class EngineKind:
     numpy_1_below: earlier versions need NumPy 1, whatever their metadata say.
     overwritten_by: distributions that install the same files; one of them alone brings the engine, too.
     reporters: packages that report its use to others; its import does not find them.
+    own_process: it always runs in one, which alone imports it.
     """
 
     formats: tuple[str, ...]
@@ -139,6 +142,7 @@ class EngineKind:
     numpy_1_below: tuple[int, ...] = ()
     overwritten_by: tuple[str, ...] = ()
     reporters: tuple[str, ...] = ()
+    own_process: bool = False
 
     def numpy_for(self, version: str) -> str:
         """The requirement of this version of the engine on NumPy: "numpy<2" or "numpy"."""
@@ -172,6 +176,10 @@ ENGINES = {
     "ncnn": EngineKind(
         ("ncnn",), "ncnn", "ncnn", "run ncnn artifacts, also on 32-bit boards", "ncnn:NcnnEngine", "ncnn",
         on_boards=True, kernels=("default", "vulkan"),
+    ),
+    "llama.cpp": EngineKind(
+        ("gguf",), "xllamacpp", "llm", "generate text with language models in GGUF", "llamacpp:LlamaEngine",
+        "xllamacpp", on_boards=True, own_process=True,
     ),
     "tensorrt": EngineKind(
         ("onnx",), "tensorrt", "tensorrt", "run ONNX artifacts on an NVIDIA GPU", "tensorrt:TensorRtEngine", "tensorrt",
@@ -317,6 +325,10 @@ def import_engine(name: str) -> Any:
         from edgekit_runtime.engines.cuda import gpu
 
         gpu()
+    if kind.own_process:
+        if importlib.util.find_spec(kind.module) is None:
+            raise ImportError(f"{kind.module} is not installed")
+        return None
     hidden = [reporter for reporter in kind.reporters if reporter not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # with None there, importing it is an ImportError
     try:

@@ -55,6 +55,11 @@ class BatchEngine(Engine):
         return self._single.info
 
     @property
+    def single(self) -> Engine:
+        """The engine for one item."""
+        return self._single
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The batch sizes that pay. With a free batch axis others run as well."""
         return tuple(self._engines) if self._any_size == 1 else tuple(sorted({1, *self.seconds, self._any_size}))

@@ -50,6 +50,8 @@ PROCESS_MB = 40.0
 """The least memory of a process before it loads a model: Python, NumPy, an engine's library."""
 _ESTIMATE = 3.0
 """Memory of a loaded artifact by its bytes, unmeasured: file, packed weights, activations."""
+_OF_WEIGHTS = 1.3
+"""The same of a language model, whose weights are used as they lie in the file."""
 
 
 @record(frozen=True)
@@ -64,6 +66,7 @@ class Preparation:
     cache_mb: the cache's size, in MB (1e6 bytes).
     tuning: None for EDGEKIT_TUNE.
     later: answer first, and measure then (`choose_beside`).
+    kv_mb: see `EngineSetup`.
     """
 
     wanted: TuningOptions = field(default_factory=TuningOptions)
@@ -74,6 +77,7 @@ class Preparation:
     cache_mb: float = 0.0
     tuning: Tuner | None = None
     later: bool = False
+    kv_mb: float | None = None
 
 
 @record(frozen=True)
@@ -300,7 +304,7 @@ def _loader(bundle: Bundle, candidate: TuningCandidate, how: Preparation) -> Loa
         host = IsolatedHost(None if limit_s is None else lambda: limit_s, confidential=bundle.secret is not None)
 
     def load(entry: ArtifactEntry, batch: int) -> Engine:
-        setup = replace(candidate.setup, batch=batch, keep=bundle.secret is None)
+        setup = replace(candidate.setup, batch=batch, keep=bundle.secret is None, kv_mb=how.kv_mb)
         data = bundle.blob(entry.blob)
         check_artifact(bundle, entry)
         if host is None:
@@ -318,7 +322,9 @@ def _claim(
     """Raises MemoryExceeded."""
     measured = next((one for one in verdict.tried if one.candidate == candidate), None)
     model_mb = measured.memory_mb if measured is not None else None
-    model_mb = _ESTIMATE * entry.bytes / 1e6 if model_mb is None else max(model_mb, entry.bytes / 1e6)
+    estimate = _ESTIMATE if entry.format != "gguf" else _OF_WEIGHTS
+    model_mb = estimate * entry.bytes / 1e6 if model_mb is None else max(model_mb, entry.bytes / 1e6)
+    model_mb += how.kv_mb or 0.0
     offer = batches_offered(bundle, entry) if how.batching else {}
     if how.isolate:
         model_mb += PROCESS_MB

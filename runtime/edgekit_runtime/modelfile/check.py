@@ -22,8 +22,8 @@ DELEGATED = {"edgetpu-custom-op": "libedgetpu.so.1", "ethos-u": "libethosu_deleg
 
 @record(frozen=True)
 class ModelFacts:
-    """version: "schema 3", "IR 8, opset 13", or "1" of ncnn.
-    ops: the operators it uses, each once, sorted: "CONV_2D", or "ai.onnx:Conv".
+    """version: "schema 3", "IR 8, opset 13", "1" of ncnn, or "GGUF 3".
+    ops: the operators it uses, each once, sorted: "CONV_2D", or "ai.onnx:Conv"; of GGUF its number formats.
     operators: how many operators all graphs have.
     tensors: of all graphs, as far as the file names them.
     constant_bytes: of the file's constants.
@@ -64,7 +64,7 @@ def bytes_of(shape: tuple[int, ...], bits: int, what: str, most: int | None = No
 
 _MOST_KEPT = 64
 _SOUND: dict[tuple[str, str, tuple[str, ...] | None], ModelFacts] = {}
-_FORMATS = {form: f"edgekit_runtime.modelfile.{form}_structure" for form in ("tflite", "onnx", "ncnn")}
+_FORMATS = {form: f"edgekit_runtime.modelfile.{form}_structure" for form in ("tflite", "onnx", "ncnn", "gguf")}
 
 
 def check_model(
@@ -77,7 +77,7 @@ def check_model(
 ) -> ModelFacts:
     """Walk a model file's whole structure; nothing of it is run. Raises ModelFileError.
 
-    format: "tflite", "onnx" or "ncnn".
+    format: "tflite", "onnx", "ncnn" or "gguf".
     ops: operators it may use, None for any that its format's rules allow.
     max_tensor_bytes: the most that one computed tensor may declare.
     where: for the message."""

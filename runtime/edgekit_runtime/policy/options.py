@@ -37,6 +37,7 @@ EngineName = Literal[
     "onnxruntime",
     "openvino",
     "ncnn",
+    "llama.cpp",
     "tensorrt",
     "tensorrt-rtx",
     "onnxruntime-cuda",
@@ -102,6 +103,8 @@ class ModelLimits:
     hang_s: seconds after which an inference counts as hung; None for 10, or 20 times the slowest if that is more.
     memory: a budget that several models of the process share; None for the system's limits.
     degraded: load the bundle's degraded artifact, too, which answers what would come after its budget.
+    kv_mb: bound of a language model's cache of keys and values, of all dialogues together, MB (1e6 bytes); None for
+    4096 tokens, or what the model was trained for if that is less.
     """
 
     queue: int = 1024
@@ -109,6 +112,7 @@ class ModelLimits:
     hang_s: float | None = None
     memory: MemoryBudget | None = None
     degraded: bool = False
+    kv_mb: float | None = None
 
     def __post_init__(self) -> None:
         _check(self, "ModelLimits")
@@ -120,9 +124,10 @@ class ModelLimits:
 
 @dataclass(frozen=True)
 class Host:
-    """A fallback server that speaks the Open Inference Protocol. Raises OptionError.
+    """A fallback server of the Open Inference Protocol, or of OpenAI's. Raises OptionError.
 
         Host("https://gpu-box:8443", model="net", inputs={"image": "input_1"}, token="env:GPU_TOKEN", ca="ca.pem")
+        Host("http://gpu-box:8000", protocol="openai")
 
     url: http(s)://name:port.
     model: what the server calls the model; None for the bundle's name.
@@ -131,6 +136,7 @@ class Host:
     token: source of the bearer token, `env:NAME` or `file:PATH`; None for none.
     ca: PEM file of the authorities that may sign the server's certificate; None for the system's.
     certificate: PEM file of this device's certificate and its private key; None for none.
+    protocol: "openai" for a server of chat completions (vLLM, llama.cpp), which generates text.
     """
 
     url: str
@@ -141,6 +147,7 @@ class Host:
     token: str | None = None
     ca: str | os.PathLike[str] | None = None
     certificate: str | os.PathLike[str] | None = None
+    protocol: Literal["oip", "openai"] = "oip"
 
     def __post_init__(self) -> None:
         token = self.token
@@ -250,6 +257,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "semantic": (lambda kept: hasattr(kept, "fresh"), "a Semantic"),
     "queue": (_is_count, "a whole number, at least 1"),
     "batching": (_is_flag, "True or False"),
+    "kv_mb": (lambda mb: _is_number(mb, above=0) and mb != math.inf, "a number of MB above 0"),
     "hang_s": (
         lambda s: _is_number(s, above=0, most=MOST_LIMIT_S),
         f"a number of seconds above 0 and at most {MOST_LIMIT_S:.0f} (a day)",
@@ -276,6 +284,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "outputs": (_is_names, "a mapping from contract names to the server's"),
     "ca": (_is_path, "the path of a file"),
     "certificate": (_is_path, "the path of a file"),
+    "protocol": (lambda name: name in ("oip", "openai"), "'oip' or 'openai'"),
     "cache": (lambda cache: isinstance(cache, CacheOptions), "CacheOptions, True or False"),
     "limits": (lambda limits: isinstance(limits, ModelLimits), "ModelLimits"),
 }

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -39,7 +39,7 @@ from edgekit_runtime.remote.oip import (
     encode_request,
     parse_json,
 )
-from edgekit_runtime.remote.pool import MAX_BODY, Parts, Pool, Reply
+from edgekit_runtime.remote.pool import MAX_BODY, Parts, Pool, Reply, StreamedReply
 from edgekit_runtime.system.closing import ClosedOnExit
 from edgekit_runtime.system.errors import HostError, SecretError, WireError, shorten
 from edgekit_runtime.system.strict_json import load_json
@@ -53,6 +53,8 @@ _NOT_BINARY = (400, 415, 422, 500)
 """Statuses of servers without the binary extension; others hang up."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_MOST_COMPLAINT = 64 << 10
+Answered = TypeVar("Answered", Reply, StreamedReply)
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,10 @@ class HostClient(ClosedOnExit["HostClient"]):
             self._raise(reply)
         return (self._clock() - start) * 1e3
 
+    def get(self, path: str, timeout_s: float) -> dict[str, Any]:
+        """The object that a GET returns, else {}. Raises HostError for every status but 200."""
+        return self._get(path, Deadline(timeout_s, self._clock))
+
     def close(self) -> None:
         """Close idle connections, and busy ones when their exchange ends. Idempotent."""
         self._pool.close()
@@ -332,13 +338,32 @@ class HostClient(ClosedOnExit["HostClient"]):
     def _exchange(
         self, method: str, path: str, deadline: Deadline, headers: Mapping[str, str] | None = None, parts: Parts = ()
     ) -> Reply:
-        headers = dict(headers or {})
-        if self._read_token is not None:
-            if not self._token or self._token_refused:
-                self._token, self._token_refused = self._read_token(), False
-            headers["Authorization"] = f"Bearer {self._token}"
+        allowed = self._authorized(headers)
+        return self._guarded(lambda: self._pool.exchange(method, path, deadline, allowed, parts))
+
+    def stream(self, path: str, body: bytes, deadline: Deadline) -> StreamedReply:
+        """POST JSON; the answer as soon as its head is there, with status 200. Raises HostError."""
+        headers = self._authorized({"Content-Type": "application/json", "Accept": "text/event-stream"})
+        reply = self._guarded(lambda: self._pool.stream(path, deadline, headers, (body,)))
+        if reply.status != 200:
+            try:
+                said = self._guarded(lambda: Reply(reply.status, reply.headers, reply.read(_MOST_COMPLAINT)))
+            finally:
+                reply.close()
+            self._raise(said)
+        return reply
+
+    def _authorized(self, headers: Mapping[str, str] | None) -> dict[str, str]:
+        if self._read_token is None:
+            return dict(headers or {})
+        if not self._token or self._token_refused:
+            self._token, self._token_refused = self._read_token(), False
+        return {**(headers or {}), "Authorization": f"Bearer {self._token}"}
+
+    def _guarded(self, ask: Callable[[], Answered]) -> Answered:
+        """Every failure is a HostError."""
         try:
-            reply = self._pool.exchange(method, path, deadline, headers, parts)
+            reply = ask()
             if reply.status in (401, 403):
                 self._token_refused = True  # it may have been replaced
             return reply
@@ -395,6 +420,7 @@ def _complaint(reply: Reply) -> str:
         value = load_json(reply.body[:4000])
         if isinstance(value, dict):
             said = value.get("error") or value.get("detail") or text
+            said = said.get("message") or said if isinstance(said, dict) else said
             text = said if isinstance(said, str) else json.dumps(said)
     except ValueError:
         pass

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from numpy.typing import NDArray
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.loading.replay import ReplayExample
     from edgekit_runtime.policy.options import Host
     from edgekit_runtime.remote.client import HostAnswer
+    from edgekit_runtime.remote.openai import OpenAiModel, OpenAiStream, Way
     from edgekit_runtime.remote.remote_model import RemoteModel
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ Clock = Callable[[], float]
 class _HostEntry:
     """artifact: digest of the model file that answered last, None before the first answer."""
 
-    def __init__(self, model: RemoteModel, clock: Clock) -> None:
+    def __init__(self, model: RemoteModel | OpenAiModel, clock: Clock) -> None:
         self.model = model
         self.record = HostRecord(clock)
         self.probing = threading.Lock()
@@ -63,7 +64,7 @@ class _HostEntry:
         self, size: int, ask: Callable[[], tuple[T, HostAnswer]], wanted_s: float = math.inf
     ) -> tuple[T, HostAnswer]:
         """Run an inference and record its outcome. wanted_s: how long a caller waits."""
-        with self._recorded(size, wanted_s) as sent:
+        with self.recorded(size, wanted_s) as sent:
             outputs, answer = ask()
         self.last_error, self.artifact = "", answer.artifact
         said = answer.queue_ms is not None or answer.infer_ms is not None
@@ -71,12 +72,12 @@ class _HostEntry:
         return outputs, answer
 
     def ping(self, timeout_s: float) -> None:
-        with self._recorded(0, timeout_s) as sent:
+        with self.recorded(0, timeout_s) as sent:
             ms = self.model.ping(timeout_s)
         self.record.answered(sent, ms)
 
     @contextlib.contextmanager
-    def _recorded(self, size: int, wanted_s: float) -> Iterator[SentRequest]:
+    def recorded(self, size: int, wanted_s: float) -> Iterator[SentRequest]:
         """A request whose failure is recorded; the caller records its answer."""
         sent = self.record.sent(size, wanted_s)
         try:
@@ -99,11 +100,17 @@ class Hosts:
     def __init__(
         self, hosts: Sequence[Host | str], manifest: Manifest, example: ReplayExample, clock: Clock = time.monotonic
     ) -> None:
-        from edgekit_runtime.remote.remote_model import RemoteModel
+        kind: type[RemoteModel | OpenAiModel]
+        if manifest.contract.task == "generation":
+            from edgekit_runtime.remote.openai import OpenAiModel
 
+            kind = OpenAiModel
+        else:
+            from edgekit_runtime.remote.remote_model import RemoteModel
+
+            kind = RemoteModel
         self._hosts = [
-            _HostEntry(RemoteModel(host, manifest, example, clock, connections=CONNECTIONS + 1), clock)
-            for host in hosts
+            _HostEntry(kind(host, manifest, example, clock, connections=CONNECTIONS + 1), clock) for host in hosts
         ]
         self._probe_size = _size(example.items)
         self._closed = False
@@ -140,7 +147,25 @@ class Hosts:
         Raises HostError.
         """
         host = self._hosts[index]
-        return host.exchange(_size(items), lambda: host.model.infer(items, left_s, late_s), left_s)
+        infer = cast("RemoteModel", host.model).infer
+        return host.exchange(_size(items), lambda: infer(items, left_s, late_s), left_s)
+
+    def generate(self, index: int, size: int, way: Way, body: Mapping[str, Any], left_s: float) -> OpenAiStream:
+        """Ask one host for text; the stream once its first piece is there.
+
+        size: bytes of the prompt.
+
+        Raises HostError.
+        """
+        host = self._hosts[index]
+        ask = cast("OpenAiModel", host.model).open
+        return host.exchange(size, lambda: ask(way, body, left_s), left_s)[0]
+
+    def cut(self, index: int, size: int, error: HostError) -> None:
+        """A stream of this host ended before its answer did: count it as lost."""
+        host = self._hosts[index]
+        with contextlib.suppress(HostError), host.recorded(size, 0.0):
+            raise error
 
     def doubt(self, index: int) -> None:
         """The device answered differently a request that this host had answered."""

@@ -13,11 +13,13 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
+from typing import TypeVar
 
 from edgekit_runtime.remote.endpoint import Deadline, Endpoint, TimedConnection, TooManyBytesError
 from edgekit_runtime.system.errors import HostError
@@ -27,6 +29,7 @@ _MOST_FRAMING = 2**20
 """Bytes of an answer besides its body: headers, chunk sizes, trailers."""
 _KEEP_S = 30.0
 Parts = tuple[bytes | memoryview, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,37 @@ class Reply:
     status: int
     headers: HTTPMessage
     body: bytes
+
+
+class StreamedReply:
+    """An answer that is read line by line, in one thread; `end` may be called from any."""
+
+    def __init__(self, pool: Pool, response: HTTPResponse, connection: TimedConnection) -> None:
+        self._pool, self._response, self._connection = pool, response, connection
+        self.status, self.headers = response.status, response.headers
+
+    def line(self, most: int, deadline: Deadline) -> bytes:
+        """The next line with its end; at most that many bytes, none at the answer's end.
+
+        Raises TimeoutError, ConnectionError, HostError (host-protocol).
+        """
+        self._connection.timed.deadline = deadline
+        return self._pool.guarded(lambda: self._response.readline(most))
+
+    def read(self, most: int) -> bytes:
+        return self._pool.guarded(lambda: self._response.read(most))
+
+    def end(self) -> None:
+        """End the connection: a read in another thread returns, or fails."""
+        with contextlib.suppress(OSError, ValueError):
+            self._connection.timed.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Keep the connection if the answer was read to its end. Idempotent."""
+        if self._response.isclosed() and not self._response.will_close:
+            self._pool.keep(self._connection)
+        else:
+            self._connection.end()
 
 
 class Pool:
@@ -68,24 +102,61 @@ class Pool:
 
         Raises TimeoutError, HostError (host-unreachable, host-protocol).
         """
-        sent = method, self._endpoint.prefix + path, headers or {}, parts
+        with self._connected(deadline):
+            return self._retried(
+                deadline, lambda connection: self._once(connection, method, path, headers or {}, parts)
+            )
+
+    def stream(self, path: str, deadline: Deadline, headers: Mapping[str, str], parts: Parts) -> StreamedReply:
+        """POST; the answer as soon as its head is there. Raises as `exchange` does."""
+
+        def ask(connection: TimedConnection) -> StreamedReply:
+            connection.timed.most = connection.timed.received + self._most_bytes + _MOST_FRAMING
+            try:
+                response = self.guarded(lambda: _ask(connection, "POST", self._prefixed(path), headers, parts))
+            except BaseException:
+                connection.end()
+                raise
+            return StreamedReply(self, response, connection)
+
+        with self._connected(deadline):
+            return self._retried(deadline, ask)
+
+    @contextlib.contextmanager
+    def _connected(self, deadline: Deadline) -> Iterator[None]:
+        """Take a place among `limit`. Raises HostError for a connection that breaks within."""
         if not self._free.acquire(timeout=deadline.left()):
             raise TimeoutError("every connection is busy")
         try:
-            connection = self._pop_idle(deadline)
-            if connection is not None:
-                try:
-                    return self._once(connection, *sent)
-                except ConnectionError:
-                    self._breaks += 1
-                    self.forget()  # its neighbours died with it
-            return self._once(self._endpoint.connect(deadline), *sent)
+            yield
         except ConnectionError as error:
             what = f"the connection broke before an answer ({type(error).__name__})"
             do = "Look at the host's own log"
             raise HostError(what, where=self._endpoint.url, do=do, code="host-unreachable") from error
         finally:
             self._free.release()
+
+    def _retried(self, deadline: Deadline, ask: Callable[[TimedConnection], T]) -> T:
+        """Ask on a kept connection, else, or where that died, on a new one."""
+        connection = self._pop_idle(deadline)
+        if connection is not None:
+            try:
+                return ask(connection)
+            except ConnectionError:
+                self._breaks += 1
+                self.forget()  # its neighbours died with it
+        return ask(self._endpoint.connect(deadline))
+
+    def _prefixed(self, path: str) -> str:
+        return self._endpoint.prefix + path
+
+    def keep(self, connection: TimedConnection) -> None:
+        if self._closed:
+            connection.end()
+            return
+        connection.idle_since = self._clock()
+        with self._lock:
+            self._idle.append(connection)
 
     def forget(self) -> None:
         """Close idle connections."""
@@ -122,11 +193,26 @@ class Pool:
     ) -> Reply:
         keep = False
         connection.timed.most = connection.timed.received + self._most_bytes + _MOST_FRAMING
-        try:
-            response = _ask(connection, method, path, headers, parts)
+
+        def answer() -> Reply:
+            nonlocal keep
+            response = _ask(connection, method, self._prefixed(path), headers, parts)
             reply = Reply(response.status, response.headers, self._read(response))
             keep = not response.will_close
             return reply
+
+        try:
+            return self.guarded(answer)
+        finally:
+            if keep:
+                self.keep(connection)
+            else:
+                connection.end()
+
+    def guarded(self, read: Callable[[], T]) -> T:
+        """Raises ConnectionError, OSError, HostError (host-protocol)."""
+        try:
+            return read()
         except IncompleteRead as error:
             raise ConnectionResetError(f"{len(error.partial)} bytes of the answer came") from error
         except TooManyBytesError as error:
@@ -135,13 +221,6 @@ class Pool:
             raise
         except (HTTPException, ValueError) as error:
             raise self._invalid(f"the answer is not HTTP ({type(error).__name__})", "Check the port") from error
-        finally:
-            if keep and not self._closed:
-                connection.idle_since = self._clock()
-                with self._lock:
-                    self._idle.append(connection)
-            else:
-                connection.end()
 
     def _read(self, response: HTTPResponse) -> bytes:
         """The whole body. Raises HostError if it is too large."""

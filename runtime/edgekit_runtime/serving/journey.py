@@ -61,6 +61,7 @@ from edgekit_runtime.telemetry.meter import Meter
 if TYPE_CHECKING:
     from edgekit_runtime.cache.identity import Identity
     from edgekit_runtime.cache.tiered import Hit
+    from edgekit_runtime.generating.generator import Generator
     from edgekit_runtime.policy.options import ModelLimits
     from edgekit_runtime.serving.fallback import Away, Fallback, Outcome
 
@@ -128,8 +129,16 @@ class Journey:
         self.predicted_late = 0
         self.fallback: Fallback | None = None
         self.tap: Any = None  # see `tap`
+        self.generator: Generator | None = None
+        if self.contract.task == "generation":
+            from edgekit_runtime.generating.generator import generator_of
+
+            self.generator = generator_of(
+                opened.prepared, opened.hosts, meter, self.contract, limits.queue, lambda: self.device.throttle_s
+            )
         self.doubted: Callable[[Mapping[str, Any], Outputs, str], None] | None = None
-        if opened.hosts is not None or self.degraded is not None:
+        hosts = opened.hosts if self.generator is None else None  # else they generate, and answer no tensors
+        if hosts is not None or self.degraded is not None:
             from edgekit_runtime.serving.fallback import Comparison, Fallback
 
             def compared(differs: bool) -> None:
@@ -141,7 +150,7 @@ class Journey:
 
             self._comparison = Comparison(self.contract, self.device.run_beside, compared, differed)
             self.fallback = Fallback(
-                self.device, opened.hosts, self._keep_late_answer, self._comparison.answered, self.degraded
+                self.device, hosts, self._keep_late_answer, self._comparison.answered, self.degraded
             )
         self.predict = compiled(self)
 
@@ -227,6 +236,8 @@ class Journey:
     def close(self, timeout_s: float) -> None:
         """Refuse new requests, drain for at most timeout_s, fail the rest, free the engine."""
         self.closed = True
+        if self.generator is not None:
+            self.generator.drain(timeout_s)
         if self.opened.hosts is not None:
             self.opened.hosts.close()
         self.device.close(timeout_s)

@@ -17,7 +17,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
     from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.cache.bounded import BoundStats
+    from edgekit_runtime.generating.dialogue import Dialogue
+    from edgekit_runtime.generating.generation import GeneratedText
+    from edgekit_runtime.generating.generator import GenerationStats
+    from edgekit_runtime.generating.options import Prompt
     from edgekit_runtime.loading.readiness import PreparedEngine
     from edgekit_runtime.serving.choice_beside import ChoiceBeside
     from edgekit_runtime.serving.describe_and_stats import ModelDescription
@@ -86,6 +90,7 @@ class Stats:
     arithmetic: of sums of 8-bit products. `fast` ones can saturate; tuning chose them because golden answers kept their
     bits.
     artifact, engine: the recipe that answers, and the engine with its version.
+    generation: of a language model.
     """
 
     meter: MeterStats
@@ -101,6 +106,7 @@ class Stats:
     arithmetic: Arithmetic = "exact"
     artifact: str = ""
     engine: str = ""
+    generation: GenerationStats | None = None
 
 
 class Companion(Protocol):
@@ -328,6 +334,58 @@ class Model(ClosedOnExit["Model"]):
         self._journey.guard.check()
         return self._sessions.open()
 
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
+        budget_ms: float | None = None,
+        resume: bool = False,
+    ) -> GeneratedText:
+        """Generate text, piece by piece: iterate the result, or `read()` it.
+
+        prompt: a text, or messages as `[{"role": "user", "content": "Hello"}]` for a model that takes them.
+        max_tokens: the most that the answer may have.
+        stop: texts that end the answer, and are not part of it; at most 16 of up to 200 characters.
+        temperature: 0 for the most probable token each time, up to 2.
+        seed: of the choice at random, None for another each time.
+        budget_ms: until the first piece, milliseconds, None for the bundle's.
+        resume: if a server's stream is cut, continue here; else that is HostError (host-cut).
+        Raises InputError, OptionError, BudgetExceeded, ClosedError; ContractError for a model that generates no text.
+        The iteration raises EngineError, HostError, QueueFull, BudgetExceeded, InputError (context-full).
+        """
+        options = {"max_tokens": max_tokens, "stop": stop, "temperature": temperature, "seed": seed}
+        return self._generate(prompt, budget_ms=budget_ms, resume=resume, **options)
+
+    def _generate(self, prompt: Prompt, *, budget_ms: float | None = None, **options: Any) -> GeneratedText:
+        self._journey.guard.check()
+        budget_ms = self._budget_ms if budget_ms is None else checked_budget(budget_ms)
+        while True:
+            journey = self._journey
+            if journey.generator is None:
+                what = f"the model's task is {journey.contract.task}, and it generates no text"
+                raise ContractError(what, do="Call predict(), or build a bundle from a .gguf file")
+            try:
+                return journey.generator.generate(prompt, budget_ms=budget_ms, **options)
+            except ClosedError:
+                if self._closed or journey is self._journey:
+                    raise
+
+    def dialogue(self, system: str | None = None) -> Dialogue:
+        """Start a dialogue with a model that takes messages: see `dialogue.Dialogue`.
+
+        system: the first message, of the system. Raises ContractError for any other model.
+        """
+        from edgekit_runtime.generating.dialogue import Dialogue
+
+        spec = self.contract.generation
+        if spec is None or not spec.chat:
+            raise ContractError("the model takes no messages", do="Use a model with a chat template, or generate()")
+        return Dialogue(self._generate, system)
+
     def stats(self) -> Stats:
         journey = self._journey
         journey.guard.check()
@@ -346,6 +404,7 @@ class Model(ClosedOnExit["Model"]):
             journey.device.engine.info.arithmetic,
             journey.opened.prepared.entry.recipe,
             journey.opened.engine,
+            None if journey.generator is None else journey.generator.stats(),
         )
 
     def health(self) -> Health:

@@ -186,6 +186,7 @@ class InputError(EdgekitError):
     """An input the model cannot take: wrong shape or dtype, or an image the decoder rejects."""
 
     code = "input"
+    reasons: ClassVar[dict[str, str]] = {"context-full": "a prompt or dialogue has more tokens than the cache holds"}
 
 
 class CameraError(EdgekitError):
@@ -358,6 +359,7 @@ class HostError(EdgekitError):
         "host-busy": "503 or 429: the host is up and will not answer in time",
         "host-refused": "another 4xx, or the host serves another model or contract: a retry will not help",
         "host-late": "the time given ran out",
+        "host-cut": "a streamed answer ended before it was complete",
         "host-protocol": "a 5xx, bytes that are not HTTP, or tensors that are inconsistent",
         "host-golden": "the host's answer to a golden example is not within tolerance, so it answers no request",
         "host-secret": "a token, certificate or CA cannot be read, or a token would travel unencrypted",

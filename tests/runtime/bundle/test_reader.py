@@ -157,7 +157,7 @@ def _encode(draft, changed):
         (lambda m: m.update(format=2), "bundle format 2 is not 1"),
         (lambda m: m.pop("contract"), "'contract' is missing"),
         (lambda m: m["artifacts"][0].update(bytes="many"), r"artifacts\[0\]\.bytes: 'many' is not an int"),
-        (lambda m: m["artifacts"][0].update(format="gguf"), "'gguf' is not one of tflite, onnx"),
+        (lambda m: m["artifacts"][0].update(format="pickle"), "'pickle' is not one of tflite, onnx"),
         (lambda m: m["artifacts"][0].update(blob="f" * 64), "named but not listed"),
         (lambda m: m["artifacts"][0].update(role="batch"), "no artifact has the role 'primary'"),
         (lambda m: m["blobs"][0].update(offset=64), "is not at its place"),
