@@ -140,6 +140,8 @@ def _build(value: Mapping[str, Any]) -> Iterator[Figure]:
     ratio, again = found["build / bare calls"], found["unchanged rebuild, s"]
     reached = f"{ratio:.2f}x ({found['build, s']:.0f} s by {found['bare calls, s']:.0f} s)"
     yield Figure(what, "<= 1.5x", reached, ratio <= 1.5)
+    if processor := found.get("build / bare calls, by processor time"):
+        yield Figure(f"{what}: processor time", "<= 1.7x", f"{processor:.2f}x", processor <= 1.7)
     yield Figure("unchanged rebuild", "< 5 s", f"{again:.1f} s", again < 5)
 
 

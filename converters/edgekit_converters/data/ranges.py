@@ -5,6 +5,7 @@
     chosen_range("mse", low, high, histogram.bins())    # (-0.31, 5.2)
 
 Rules:
+- of an array that is larger than SAMPLE a histogram counts as many values: `TensorStatistics` keeps the exact ends;
 - a histogram has 128 bins to a power of two, over the 16 powers below the largest magnitude; smaller values count as
   zero. When a larger value comes, the smallest bins go to zero, so that merging is adding;
 - a range contains zero, because zero must be exact (padding, silence), and never exceeds the values that were seen;
@@ -30,7 +31,8 @@ BINS = _PER_OCTAVE * _OCTAVES
 """Bins for each sign."""
 
 _CODES = 1 << 15  # magnitudes there are in the upper half of a float32
-_CHUNK = 1 << 18  # values counted at once: 2 MiB of indexes
+SAMPLE = 65_521
+"""Values of one array that are counted, evenly spread. A prime: their distance fits no number of channels."""
 
 
 class ActivationHistogram:
@@ -47,23 +49,17 @@ class ActivationHistogram:
         """values: finite. Raises ValueError for NaN or infinity."""
         flat = np.ascontiguousarray(values, "<f4").reshape(-1)
         codes = flat.view(np.uint16)[1::2]  # sign, exponent and seven bits of mantissa
-        for start in range(0, codes.size, _CHUNK):
-            part = codes[start : start + _CHUNK]
-            counted = np.bincount(part)
-            sides = counted[:_CODES], counted[_CODES:]
-            largest = max(int(np.flatnonzero(side)[-1]) if side.any() else 0 for side in sides)
-            octave = largest // _PER_OCTAVE
-            if octave == 255:
-                raise ValueError("NaN or infinity among the values")
-            self._raise_top(octave)
-            first = (self.top - _OCTAVES + 1) * _PER_OCTAVE
-            placed = 0
-            for counts, side in zip(self.counts, sides, strict=True):
-                kept = side[max(first, 1) : first + BINS]
-                skipped = max(first, 1) - first
-                counts[skipped : skipped + kept.size] += kept
-                placed += int(kept.sum())
-            self.zeros += part.size - placed
+        if codes.size > SAMPLE:
+            codes = codes[np.arange(SAMPLE) * codes.size // SAMPLE]
+        octave = int((codes & (_CODES - 1)).max(initial=0)) // _PER_OCTAVE
+        if octave == 255:
+            raise ValueError("NaN or infinity among the values")
+        self._raise_top(octave)
+        first = (self.top - _OCTAVES + 1) * _PER_OCTAVE
+        sides = np.bincount(codes, minlength=2 * _CODES).reshape(2, _CODES)
+        kept = sides[:, max(first, 1) : first + BINS]
+        self.counts[:, BINS - kept.shape[1] :] += kept
+        self.zeros += codes.size - int(kept.sum())
 
     def merge(self, other: ActivationHistogram) -> None:
         """Add another one's counts; `other` stays as it is."""

@@ -43,113 +43,54 @@ from edgekit_runtime.system.strict_json import load_json
 if TYPE_CHECKING:
     from edgekit_converters.recipe.artifact import RangeMethod
 
-_ROWS = 128  # rows that are summed in float32 before float64 takes over
-_LARGE = 1e15  # larger values are summed in float64, so that their squares stay finite
-
-
-class ChannelStatistics:
-    """low, high, total and mean of each channel, float64 [C]; count: values in each channel."""
-
-    def __init__(self, size: int) -> None:
-        self.low: NDArray[np.float64] = np.full(size, np.inf)
-        self.high: NDArray[np.float64] = np.full(size, -np.inf)
-        self.total: NDArray[np.float64] = np.zeros(size)
-        self.count = 0
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        return self.total / max(self.count, 1)
-
-    def add(self, values: NDArray[Any], axis: int) -> None:
-        """values: finite, with as many channels on that axis."""
-        size = values.shape[axis]
-        if axis == values.ndim - 1:
-            rows = values.reshape(-1, size)
-            whole = len(rows) // _ROWS * _ROWS
-            blocks = rows[:whole].reshape(-1, _ROWS, size).sum(axis=1)
-            total = blocks.sum(axis=0, dtype=np.float64) + rows[whole:].sum(axis=0, dtype=np.float64)
-            low, high = rows.min(axis=0), rows.max(axis=0)
-        else:
-            planes = np.moveaxis(values, axis, 0).reshape(size, -1)
-            total, low, high = planes.sum(axis=1).astype(np.float64), planes.min(axis=1), planes.max(axis=1)
-        self.total += total
-        np.minimum(self.low, low, out=self.low)
-        np.maximum(self.high, high, out=self.high)
-        self.count += values.size // size
-
 
 class TensorStatistics:
     """One tensor over all samples.
     low, high: of its finite values, 0 before the first.
-    count: of finite values.
-    infinite: how many values were not finite.
     undefined: whether it was ever NaN.
     axis: of the channels.
-    channels: None without such an axis, or if its size changes between samples."""
+    channels: smallest and largest value of each, float32 [2, C]; None without such an axis, or if its size changes
+    between samples."""
 
     def __init__(self, axis: int | None = None) -> None:
         self.axis = axis
         self.histogram = ActivationHistogram()
-        self.channels: ChannelStatistics | None = None
-        self.count = 0
-        self.infinite = 0
+        self.channels: NDArray[np.float32] | None = None
         self.undefined = False
-        self.measured: tuple[float, ...] = (np.inf, -np.inf, 0.0, 0.0)
-        """Smallest, largest, sum, sum of squares."""
+        self.ends = (np.inf, -np.inf)
 
     @property
     def low(self) -> float:
-        return self.measured[0] if self.count else 0.0
+        return self.ends[0] if self.ends[0] <= self.ends[1] else 0.0
 
     @property
     def high(self) -> float:
-        return self.measured[1] if self.count else 0.0
-
-    @property
-    def mean(self) -> float:
-        return self.measured[2] / max(self.count, 1)
-
-    @property
-    def std(self) -> float:
-        return float(np.sqrt(max(self.measured[3] / max(self.count, 1) - self.mean**2, 0.0)))
+        return self.ends[1] if self.ends[0] <= self.ends[1] else 0.0
 
     def range(self, method: RangeMethod) -> tuple[float, float]:
-        """Contains zero, is finite and not empty; see `thresholds`."""
+        """Contains zero, is finite and not empty; see `ranges`."""
         return chosen_range(method, self.low, self.high, self.histogram.bins())
-
-    def quantiles(self, *shares: float) -> tuple[float, ...]:
-        """Values below which these shares (0..1) lie, within 1 % of themselves."""
-        if self.count == 0:
-            return (0.0,) * len(shares)
-        return tuple(min(max(value, self.low), self.high) for value in self.histogram.quantiles(shares))
 
     def add(self, values: NDArray[Any]) -> None:
         values = np.ascontiguousarray(values, np.float32)
         if values.size == 0:
             return
-        low, high = float(values.min()), float(values.max())
+        if values.ndim < 2:
+            self.axis = self.channels = None
+        axes = None if self.axis is None else tuple(i for i in range(values.ndim) if i != self.axis % values.ndim)
+        ends = np.stack([values.min(axis=axes), values.max(axis=axes)])
+        low, high = float(ends[0].min()), float(ends[1].max())
         if not (np.isfinite(low) and np.isfinite(high)):
             self.undefined = self.undefined or bool(np.isnan(low))
-            finite = values[np.isfinite(values)]
-            self.infinite += values.size - finite.size
             self.axis = self.channels = None
-            self.add(finite)
+            self.add(values[np.isfinite(values)])
             return
-        exact: NDArray[Any] = values if max(-low, high) < _LARGE else values.astype(np.float64)
-        if self.axis is not None and exact.ndim < 2:
+        seen = ends if self.channels is None else self.channels
+        if self.axis is None or seen.shape != ends.shape:
             self.axis = self.channels = None
-        elif self.axis is not None:
-            axis = self.axis if self.axis >= 0 else exact.ndim - 1
-            self.channels = channels = self.channels or ChannelStatistics(exact.shape[axis])
-            if exact.shape[axis] == channels.low.size:
-                channels.add(exact, axis)
-            else:
-                self.axis = self.channels = None
-        flat = exact.reshape(-1)
-        before = self.measured
-        sums = before[2] + float(flat.sum()), before[3] + float(np.dot(flat, flat))
-        self.measured = (min(before[0], low), max(before[1], high), *sums)
-        self.count += values.size
+        else:
+            self.channels = np.stack([np.minimum(seen[0], ends[0]), np.maximum(seen[1], ends[1])])
+        self.ends = min(self.ends[0], low), max(self.ends[1], high)
         self.histogram.add(values)
 
 
@@ -202,19 +143,17 @@ class Statistics:
         head["head"] = sorted(self.head)
         head["undefined"] = [name for name in names if self.tensors[name].undefined]
         arrays: dict[str, NDArray[Any]] = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
-        # The tensors side by side. numbers: [T, 10]; histograms: [T, 2, BINS]; channels: [3, all channels].
+        # The tensors side by side. counted: [T, 4]; ends: [T, 2]; histograms: [T, 2, BINS]; channels: [2, all].
         tensors = [self.tensors[name] for name in names]
-        sizes = [(0, 0) if t.channels is None else (t.channels.low.size, t.channels.count) for t in tensors]
-        channels = [tensor.channels for tensor in tensors if tensor.channels is not None]
+        channels = [np.zeros((2, 0), np.float32) if one.channels is None else one.channels for one in tensors]
         counted = [
-            (t.count, t.infinite, t.histogram.zeros, t.histogram.top, _NO_AXIS if t.axis is None else t.axis, *sizes)
-            for t, sizes in zip(tensors, sizes, strict=True)
+            (t.histogram.zeros, t.histogram.top, _NO_AXIS if t.axis is None else t.axis, own.shape[1])
+            for t, own in zip(tensors, channels, strict=True)
         ]
-        arrays["counted"] = np.array(counted, np.int64).reshape(-1, 7)
-        arrays["measured"] = np.array([tensor.measured for tensor in tensors], np.float64).reshape(-1, 4)
+        arrays["counted"] = np.array(counted, np.int64).reshape(-1, 4)
+        arrays["ends"] = np.array([tensor.ends for tensor in tensors], np.float64).reshape(-1, 2)
         arrays["histograms"] = np.array([tensor.histogram.counts for tensor in tensors], np.int64)
-        parts = [np.array([item.low, item.high, item.total]) for item in channels]
-        arrays["channels"] = np.concatenate([np.zeros((3, 0)), *parts], axis=1)
+        arrays["channels"] = np.concatenate([np.zeros((2, 0), np.float32), *channels], axis=1)
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
         return file.getvalue()
@@ -225,20 +164,16 @@ class Statistics:
         try:
             with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
                 head = load_json(arrays["head"].tobytes())
-                rows = [arrays[key] for key in ("counted", "measured", "histograms")]
+                rows = [arrays[key] for key in ("counted", "ends", "histograms")]
                 channels = arrays["channels"]
             found, start = cls({}, head["head"]), 0
-            for name, numbers, moments, counts in zip(head["names"], *rows, strict=True):
-                count, infinite, zeros, top, axis, size, each = (int(number) for number in numbers)
+            for name, numbers, ends, counts in zip(head["names"], *rows, strict=True):
+                zeros, top, axis, size = (int(number) for number in numbers)
                 tensor = found.tensors[name] = TensorStatistics(None if axis == _NO_AXIS else axis)
-                tensor.count, tensor.infinite, tensor.undefined = count, infinite, name in head["undefined"]
-                tensor.measured = tuple(float(number) for number in moments)
+                tensor.undefined, tensor.ends = name in head["undefined"], (float(ends[0]), float(ends[1]))
                 tensor.histogram.counts, tensor.histogram.zeros, tensor.histogram.top = counts.copy(), zeros, top
-                if size:
-                    own = tensor.channels = ChannelStatistics(size)
-                    own.low, own.high, own.total = (part.copy() for part in channels[:, start : start + size])
-                    own.count = each
-                    start += size
+                tensor.channels = channels[:, start : start + size].copy() if size else None
+                start += size
             found.samples, found.settled_at, found.digest = head["samples"], head["settled_at"], head["digest"]
         except Exception as error:  # a damaged zip raises BadZipFile, zlib.error, EOFError, KeyError, ...
             do = "Delete the file and calibrate again"

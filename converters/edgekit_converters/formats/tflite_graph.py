@@ -190,7 +190,7 @@ class _TfliteTensorReader:
         with quiet():
             try:
                 options = {"experimental_op_resolver_type": resolver, "experimental_preserve_all_tensors": inner}
-                self._interpreter = Interpreter(model_content=graph.data, num_threads=2, **options)
+                self._interpreter = Interpreter(model_content=graph.data, num_threads=1, **options)
                 self._interpreter.allocate_tensors()
             except (RuntimeError, ValueError) as error:
                 raise _failed(error) from error

@@ -245,10 +245,8 @@ def apply(
         if step == "equalise":
             from edgekit_converters.targets.equalise import equalise_channels
 
-            # The largest absolute value of each channel, for tensors that have channels
             channels = {name: tensor.channels for name, tensor in statistics.tensors.items()}
-            found = {name: one for name, one in channels.items() if one is not None}
-            largest = {name: np.maximum(np.abs(one.low), np.abs(one.high)) for name, one in found.items()}
+            largest = {name: np.abs(one).max(axis=0) for name, one in channels.items() if one is not None}
             graph = equalise_channels(graph, largest)
         elif step == "round" or "round" not in steps:
             moments = observe(graph, feeds(), statistics.samples, progress)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgekit_converters.data.ranges import BINS, ActivationHistogram
+from edgekit_converters.data.ranges import BINS, SAMPLE, ActivationHistogram
 
 LARGE = float(np.float32(3e38))
 values = arrays(
@@ -63,7 +63,7 @@ def test_quantiles_lie_beside_those_of_the_values(found: np.ndarray, share: floa
 def test_bins_are_narrow_at_every_scale():
     for scale in (1e-20, 1.0, 1e20):
         normal = (np.random.default_rng(0).normal(size=200_000) * scale).astype(np.float32)
-        low, middle, high = of(normal).quantiles((0.001, 0.5, 0.999))
+        low, middle, high = of(*np.split(normal, 4)).quantiles((0.001, 0.5, 0.999))
         expected = np.quantile(normal, (0.001, 0.5, 0.999))
         np.testing.assert_allclose((low, high), expected[[0, 2]], rtol=0.01)
         assert abs(middle - expected[1]) < 0.01 * scale
@@ -75,6 +75,17 @@ def test_the_size_does_not_depend_on_how_much_was_counted():
         histogram.add(np.full(1000, 2.0**exponent, np.float32))
         assert histogram.counts.shape == (2, BINS)
     assert histogram.total == 60_000
+
+
+@pytest.mark.parametrize("shape", [(112, 112, 96), (64, 320, 320), (1, 65_537)])
+def test_of_a_large_array_a_share_is_counted_and_no_channel_missed(shape: tuple[int, ...]):
+    channels = np.zeros(shape, np.float32)
+    channels[...] = 2.0 ** (np.arange(shape[-1]) % 8)
+    whole = of(channels)
+    assert whole.total == SAMPLE
+    counts = whole.bins().counts
+    assert len(counts) == 8
+    np.testing.assert_allclose(counts, SAMPLE / 8, rtol=0.02)
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])

@@ -125,20 +125,15 @@ def test_entropy_agrees_with_a_direct_search_of_the_divergence():
     assert of(values).range("entropy")[1] == pytest.approx(direct, rel=0.25)
 
 
-def test_moments_and_channels_are_those_of_the_whole_stream():
+def test_ends_and_channels_are_those_of_the_whole_stream():
     samples = [RNG.normal(2, 3, (1, 5, 7, 4)).astype(np.float32) for _ in range(6)]
     whole = np.concatenate(samples)
     for axis, turned in ((-1, samples), (1, [sample.transpose(0, 3, 1, 2) for sample in samples])):
         tensor = TensorStatistics(axis)
         for sample in turned:
             tensor.add(sample)
-        assert tensor.count == whole.size
-        assert tensor.mean == pytest.approx(whole.mean(), rel=1e-5)
-        assert tensor.std == pytest.approx(whole.std(), rel=1e-5)
-        assert tensor.channels is not None
-        np.testing.assert_array_equal(tensor.channels.low, whole.min((0, 1, 2)))
-        np.testing.assert_array_equal(tensor.channels.high, whole.max((0, 1, 2)))
-        np.testing.assert_allclose(tensor.channels.mean, whole.mean((0, 1, 2)), rtol=1e-5)
+        assert (tensor.low, tensor.high) == (whole.min(), whole.max())
+        np.testing.assert_array_equal(tensor.channels, [whole.min((0, 1, 2)), whole.max((0, 1, 2))])
 
 
 def test_channels_are_given_up_where_their_number_changes():
@@ -147,12 +142,12 @@ def test_channels_are_given_up_where_their_number_changes():
     tensor.add(np.ones((1, 4, 2), np.float32))
     tensor.add(np.ones((1, 3, 2), np.float32))
     assert tensor.channels is None
-    assert tensor.count == 20
+    assert tensor.histogram.total == 20
 
 
-def test_infinities_are_counted_apart_and_nan_is_remembered():
+def test_infinities_are_left_out_and_nan_is_remembered():
     tensor = of(np.array([[1.0, -np.inf], [2.0, np.inf]], np.float32), np.full(3, -np.inf, np.float32))
-    assert (tensor.low, tensor.high, tensor.count, tensor.infinite) == (1.0, 2.0, 2, 5)
+    assert (tensor.low, tensor.high, tensor.histogram.total) == (1.0, 2.0, 2)
     assert not tensor.undefined
     tensor.add(np.array([np.nan, 3], np.float32))
-    assert (tensor.undefined, tensor.high, tensor.count) == (True, 3.0, 3)
+    assert (tensor.undefined, tensor.high, tensor.histogram.total) == (True, 3.0, 3)
