@@ -41,6 +41,7 @@ SLOW = (
     "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
     "building/test_api.py::test_a", "building/test_api.py::test_what_a_name_says_is_escaped",
     "building/test_making.py::test_an_artifact_that_fails_on_silence", "building/test_variants.py",
+    "converters/targets/test_tflite_recipes.py::test_the_quantizer_needs",
     "building/test_board_recipes.py", "building/test_texts.py", "converters/sources/test_isolated.py",
     "cli/test_secret_options.py", "cli/test_fill.py",
     "cli/test_bench.py::test_a_run_of_nobodys_length", "cli/test_bench.py::test_records_whose_machine_was_busier",

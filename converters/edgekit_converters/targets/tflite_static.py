@@ -19,9 +19,15 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import math
 import re
+import sys
+import threading
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,21 +183,37 @@ def _usable(name: str, low: float, high: float, *, wide: bool) -> tuple[float, f
     return low, high
 
 
-def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names) -> bytes:
-    tf = import_tensorflow()
-    from tensorflow.lite.python import convert
+_MODULE = "tensorflow.compiler.mlir.lite.python._pywrap_converter_api"
+_FLOAT, _INT16, _INT8 = 1, 6, 9  # as TFLite's converter numbers types
+_LOADING = threading.Lock()
 
-    types = convert._types_pb2
+
+def _quantizer() -> Any:
+    """Load TensorFlow's quantizer by itself, or with all of TensorFlow, which takes seconds and 300 MB."""
+    with _LOADING:
+        package = None if {"tensorflow", _MODULE} & sys.modules.keys() else importlib.util.find_spec("tensorflow")
+        for folder in (package and package.submodule_search_locations) or ():
+            spec = PathFinder.find_spec(_MODULE, [str(Path(folder, *_MODULE.split(".")[1:-1]))])
+            with contextlib.suppress(ImportError):
+                if spec is not None and spec.loader is not None:
+                    module = importlib.util.module_from_spec(spec)
+                    spec.loader.exec_module(module)
+                    sys.modules[_MODULE] = module
+        if _MODULE not in sys.modules:
+            import_tensorflow()
+            importlib.import_module(_MODULE)
+        return sys.modules[_MODULE]
+
+
+def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names) -> bytes:
+    kind = _INT16 if recipe.precision == "int16x8" else _INT8
     with quiet() as log:
-        try:
-            made = convert.mlir_quantize(
-                data,
-                inference_type=types.QUANTIZED_INT16 if recipe.precision == "int16x8" else types.QUANTIZED_INT8,
-                input_data_type=tf.float32,
-                output_data_type=tf.float32,
-                denylisted_nodes=set(kept) or None,
-                disable_per_channel_for_dense_layers=recipe.per_tensor,
-            )
+        quantizer = _quantizer()
+        try:  # as `mlir_quantize` of tensorflow.lite.python.convert does
+            made = quantizer.ExperimentalMlirQuantizeModel(
+                data, False, False, kind, _FLOAT, _FLOAT, False, False, None, set(kept) or None, False,
+                recipe.per_tensor, "",
+            )  # fmt: skip
         except Exception as error:  # RuntimeError, and whatever pybind makes of an MLIR failure
             text = f"{error}\n{log.text()}"
             layers, ops = names.named_in(text), re.findall(r"'tfl\.(\w+)' op", text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from edgekit_converters.targets.tflite_quantize import make
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize
 from edgekit_runtime.engines.registry import load_engine
+from edgekit_runtime.system.children import environment, python_code
 
 pytestmark = pytest.mark.convert
 
@@ -431,3 +434,28 @@ def test_what_the_quantizer_fuses_is_called_by_the_files_own_names(tmp_path) -> 
     assert not re.search(r"s\d+t\d+e", str(why.value))
     made = tfl.read(make(model, recipe("tflite-int8-mixed"), QuantizationPlan(), ranges))
     assert not [one for one in made.subgraphs[0].tensors if re.match(r"s\d+t\d+e", tfl.name_of(one))]
+
+
+_ALONE = """
+import json, sys
+from pathlib import Path
+from edgekit_converters.recipe.artifact import QuantizationPlan, recipe
+from edgekit_converters.targets.tflite_static import static
+folder = Path(sys.argv[1])
+data, ranges = (folder / "float.tflite").read_bytes(), json.loads((folder / "ranges.json").read_text())
+alone = static(data, recipe("tflite-int8"), QuantizationPlan(), ranges)
+assert "tensorflow" not in sys.modules
+import tensorflow
+assert int(tensorflow.constant(1) + 1) == 2
+assert static(data, recipe("tflite-int8"), QuantizationPlan(), ranges) == alone
+(folder / "made.tflite").write_bytes(alone)
+"""
+
+
+def test_the_quantizer_needs_no_tensorflow_which_may_come_later(tmp_path: Path, digits: FloatModel, statistics: Seen):
+    (tmp_path / "float.tflite").write_bytes(digits.data)
+    (tmp_path / "ranges.json").write_text(json.dumps(dict(statistics.found)))
+    subprocess.run([*python_code(_ALONE), str(tmp_path)], env=environment(), check=True, timeout=600)
+    assert (tmp_path / "made.tflite").read_bytes() == make(
+        digits, recipe("tflite-int8"), QuantizationPlan(), statistics
+    )
