@@ -12,17 +12,28 @@ import threading
 import numpy as np
 import pytest
 import tiny
+import vulkan
 
 from edgekit_runtime.contract.adapt import Adapter, Finisher
 from edgekit_runtime.engines.cuda import absent
 from edgekit_runtime.engines.isolated import IsolatedHost
-from edgekit_runtime.engines.registry import ENGINES, EngineSetup, available, load_engine, load_with, on_gpu, pick
+from edgekit_runtime.engines.registry import (
+    ENGINES,
+    EngineSetup,
+    available,
+    load_engine,
+    load_with,
+    on_gpu,
+    pick,
+    with_vulkan,
+)
 from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.system.errors import EngineError, MissingExtraError, install_command
 
 INSTALLED = sorted(name for name in available() if not on_gpu(name) or not absent())
 FORMATS = [(name, form) for name in INSTALLED for form in ENGINES[name].formats]
 HOW = ["in process", "isolated", "batch"]
+VULKAN = [f"{name}, {form}, on a GPU" for name, form in FORMATS if name in with_vulkan()]
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +43,33 @@ def host():
     made.close()
 
 
-@pytest.fixture(params=[f"{name}, {form}, {how}" for name, form in FORMATS for how in HOW])
+@pytest.fixture(scope="module")
+def on_a_gpu(tmp_path_factory):
+    """Loads an artifact on a GPU in a process of its own, again only once a test has closed it."""
+    hosts, engines = [], {}
+
+    def load(name, artifact):
+        if name not in engines or engines[name]._closed:
+            hosts.append(IsolatedHost())
+            engines[name] = hosts[-1].load(name, artifact.recipe.format, artifact.data, EngineSetup(kernels="vulkan"))
+        return engines[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        vulkan.use_drivers(patch, tmp_path_factory.mktemp("vulkan"), vulkan.swiftshader())
+        yield load
+    for made in hosts:
+        made.close()
+
+
+@pytest.fixture(params=[*(f"{name}, {form}, {how}" for name, form in FORMATS for how in HOW), *VULKAN])
 def loaded(request, host):
     name, form, how = request.param.split(", ")
     artifact = tiny.artifact(tiny.RECIPE_OF_FORMAT[form], name)
     if how == "isolated":
         yield host.load(name, artifact.recipe.format, artifact.data, EngineSetup()), artifact
+        return
+    if how == "on a GPU":
+        yield request.getfixturevalue("on_a_gpu")(name, artifact), artifact
         return
     engine = load_engine(artifact.recipe.format, artifact.data, engine=name)
     with BatchEngine({1: engine}) if how == "batch" else engine as opened:
@@ -65,7 +97,7 @@ def test_names_itself_and_its_version(loaded):
     engine, _ = loaded
     assert engine.info.name in ENGINES
     assert engine.info.version == available()[engine.info.name]
-    assert (engine.info.threads, engine.info.kernels, engine.info.delegate) == (1, "default", None)
+    assert (engine.info.threads, engine.info.delegate) == (1, None)
 
 
 def test_declares_dtypes_and_shapes_with_the_batch_first(loaded):

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(not RECIPES, reason="no engine with Vulkan kerne
 each = pytest.mark.parametrize("recipe", RECIPES)
 BY_ENGINE = [recipe for recipe in RECIPES if recipe != "tflite-f32"]
 each_engine = pytest.mark.parametrize("recipe", BY_ENGINE)
+QUICK = [recipe for recipe in BY_ENGINE if recipe != "ncnn-f32"]  # whose shaders SwiftShader compiles for seconds
 GPU = EngineSetup(kernels="vulkan")
 NO_DEVICE = {"ncnn": "no Vulkan driver offers a GPU", "litert": "finds no GPU", "onnxruntime": "No supported adapters"}
 
@@ -91,11 +92,27 @@ def test_without_a_device_that_is_said(recipe, tmp_path, monkeypatch, host):
 
 
 @each_engine
-@pytest.mark.parametrize("second", ["another", "gone"])
-def test_of_two_gpus_one_is_used(recipe, second, tmp_path, monkeypatch, host):
+def test_of_two_gpus_one_is_used_and_a_driver_that_is_gone_is_not_missed(recipe, tmp_path, monkeypatch, host):
     library = vulkan.swiftshader()
-    vulkan.use_drivers(monkeypatch, tmp_path, library if second == "another" else tmp_path / "gone.so", library)
+    vulkan.use_drivers(monkeypatch, tmp_path, tmp_path / "gone.so", library, library)
     check(recipe, on_gpu(recipe, host).run([pixels(recipe)]))
+
+
+def test_a_gpu_without_16_bit_floats_refuses_an_onnx_artifact_of_them(software, host):
+    onnx = pytest.importorskip("onnx")
+    if "onnx-f32" not in RECIPES:
+        pytest.skip("onnxruntime-ep-webgpu is not installed")
+    model = onnx.load_from_string(tiny.model_bytes("onnx-f32"))
+    for one in model.graph.initializer:
+        if one.data_type == onnx.TensorProto.FLOAT:
+            half = onnx.numpy_helper.to_array(one).astype(np.float16)
+            one.CopyFrom(onnx.numpy_helper.from_array(half, one.name))
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    data = model.SerializeToString()
+    assert host.load("onnxruntime", "onnx", data, EngineSetup()).outputs[0].dtype == "float16"
+    with pytest.raises(EngineError, match="requires f16 but the device does not support it"):
+        host.load("onnxruntime", "onnx", data, GPU)
 
 
 def scripted(folder, text, *arguments, tune_s=60):
@@ -136,8 +153,9 @@ print(json.dumps({"answers": answers, "kernels": kernels, "said": said}))
 """
 
 
-@each_engine
-@pytest.mark.parametrize("kind", ["lost", "full"])
+@pytest.mark.parametrize(
+    ("recipe", "kind"), [*((recipe, "lost") for recipe in BY_ENGINE), *((recipe, "full") for recipe in QUICK)]
+)
 def test_a_gpu_that_fails_during_a_request_loses_no_request(recipe, kind, fault, tmp_path):
     np.save(tmp_path / "x.npy", pixels(recipe))
     name, model = RECIPES[recipe], tiny.MODELS / tiny.RECIPES[recipe][0]
@@ -149,7 +167,7 @@ def test_a_gpu_that_fails_during_a_request_loses_no_request(recipe, kind, fault,
     assert said.startswith(f"{name} answers on the CPU from now on: the GPU failed: ")
 
 
-@each_engine
+@pytest.mark.parametrize("recipe", QUICK)
 @pytest.mark.parametrize("kind", ["dies", "hangs"])
 def test_a_driver_that_ends_or_blocks_its_own_process_loses_no_request(recipe, kind, fault, host):
     loaded = on_gpu(recipe, host)
@@ -200,9 +218,10 @@ def test_opening_measures_the_gpu_beside_the_cpu_and_says_what_it_found(software
 )
 def test_a_faulty_gpu_costs_its_trial_alone(kind, why, fault, tmp_path):
     fault.write_text(kind)
-    found = opened(tmp_path, *BY_ENGINE)
+    recipes = BY_ENGINE if kind == "wrong" else QUICK
+    found = opened(tmp_path, *recipes)
     assert (found["top"], found["device"]) == ("blue", "cpu")
-    assert len(found["tried"]) == len(BY_ENGINE)
+    assert len(found["tried"]) == len(recipes)
     assert all(one["p50_ms"] is None and why in one["refused"] for one in found["tried"])
 
 
@@ -212,6 +231,56 @@ def test_a_gpu_that_hangs_costs_its_trial_alone(fault, tmp_path):
     (gpu,) = found["tried"]
     assert (found["top"], found["device"]) == ("blue", "cpu")
     assert "did not respond within 6 s" in gpu["refused"]
+
+
+SERVED = """
+import json, sys
+from time import sleep
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import numpy as np
+from edgekit_runtime import ModelLimits, QueueFull, open_bundle
+from edgekit_runtime.loading import readiness
+from edgekit_runtime.loading.candidates import TuningVerdict
+from edgekit_runtime.loading.tuning import offered_candidates
+
+def elected(bundle, wanted, tuning):
+    offer = offered_candidates(bundle, wanted)
+    return TuningVerdict(next(one for one in offer if one.kernels == "vulkan"), "stored", "the test says so")
+
+readiness.tune = elected
+pictures = [np.full((8, 8, 3), colour, np.uint8) for colour in ((230, 20, 20), (20, 230, 20), (20, 20, 230), (5, 5, 5))]
+bundle, isolate, fault, kind = sys.argv[1], sys.argv[2] == "isolate", Path(sys.argv[3]), sys.argv[4]
+options = {"isolate": isolate, "cache": False, "limits": ModelLimits(queue=4, hang_s=3.0)}
+devices, full = [], []
+with open_bundle(bundle, allow_unsigned=True, **options) as model:
+    def ask(number):
+        if number == 20:
+            fault.write_text(kind)
+        while True:
+            try:
+                return number % 4, model.predict(pictures[number % 4]).top(1)[0].index
+            except QueueFull:
+                full.append(number)
+                sleep(0.05)
+    devices.append(model.describe()["engine"]["device"])
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(80)))
+    after = ask(0)
+    devices.append(model.describe()["engine"]["device"])
+    health = model.health()
+wrong = sum(best != wanted for wanted, best in [*answers, after])
+found = {"devices": devices, "answered": len(answers), "wrong": wrong, "full": len(full), "state": health.state}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(("how", "kind"), [("here", "lost"), ("isolate", "hangs")])
+def test_with_a_full_queue_a_gpu_that_fails_loses_none_of_the_requests_that_it_took(how, kind, fault, tmp_path):
+    found = scripted(tmp_path, SERVED, tiny.bundle(tmp_path, QUICK[0]), how, fault, kind)
+    assert (found["devices"], found["answered"], found["wrong"]) == (["gpu", "cpu"], 80, 0)
+    assert found["full"] > 0
+    assert found["state"] == "ready"
 
 
 def test_drivers_are_those_that_the_variable_names(tmp_path, monkeypatch):
