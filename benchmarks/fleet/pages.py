@@ -96,8 +96,9 @@ class Board:
             ),
             System(31.0, 44.0, self.temp + self.draw.uniform(-1, 1), 0, 20_000), psi=self.psi,
         )  # fmt: skip
-        data = sealed_payload(encode(report), Seal("00112233445566aa", self.seq, self.seq, 0, self.spooled, 400))
-        return Arrival(self.id, "00112233445566aa", self.seq, self.seq, at_ms, data, parse_window(data, self.id))
+        seal = Seal("00112233445566aa", self.seq, self.seq, 0, self.spooled, 400)
+        data = sealed_payload(encode(report), seal)
+        return Arrival(self.id, seal, at_ms, data, parse_window(data, self.id))
 
 
 def fill(store: SqliteStore, number: int, windows: int, now_ms: int) -> list[Board]:

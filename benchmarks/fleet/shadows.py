@@ -67,7 +67,7 @@ def shadow_rollout(law: Law, boards: int, other: float, seed: int, slower: float
                 histogram.record(float(ratio))
         if minute < 60 or not minute % 10:
             figures = [
-                ShadowFigures(str(place), int(n[place]), int(n[place] - others[place]), 0, ratios[place])
+                ShadowFigures("", int(n[place]), int(n[place] - others[place]), 0, ratios[place], device=str(place))
                 for place in range(some)
             ]
             found = judge(figures, of=boards)

@@ -106,7 +106,7 @@ def window(bodies: list[bytes], board: int, minute: int, floor: int = 1) -> tupl
 def arrive(device: str, payload: bytes) -> Arrival:
     read = parse_window(payload, device)
     received = read.t0_ms + read.dur_ms + 1000
-    return Arrival(device, read.seal.epoch, read.seal.seq, read.seal.floor, received, payload, read)
+    return Arrival(device, read.seal, received, payload, read)
 
 
 def through(store: SqliteStore, bodies: list[bytes], boards: int, windows: int, batch: int) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """How often an equal version is undone, and how often a worse one, in simulated fleets.
 
     python benchmarks/fleet/verdicts.py --runs 1000 --boards 10,100,1000
+    python benchmarks/fleet/verdicts.py --runs 1000 --boards 10,100 --against      # beside another, a day long
 
 The rule is the fleet server's own (`comparison` and `waves`, with the default plan); boards and clock are simulated.
 A wave is compared every other minute, or each sixtieth of its time if that is more. Latencies are log-logistic.
@@ -16,14 +17,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.fleet.rollouts.comparison import BoardFigures, Figures, Verdict, compare
+from edgekit.fleet.rollouts.comparison import BoardFigures, Figures, Verdict, compare, contrast, usual_quarters
 from edgekit.fleet.rollouts.wave_figures import MOST_OF_WAVE, MOST_OTHERS
 from edgekit.fleet.rollouts.waves import RolloutPlan, RolloutStanding, Tally, decide, wanted, waves_of
 from edgekit_runtime.telemetry.histogram import Histogram
 
-DAY = 24 * 60
+DAY, QUARTER = 24 * 60, 15
 BURST = 20
 BUCKETS = np.arange(0, 10 * 32)
+LATE = np.log2(40.0) <= BUCKETS / 32
 Array = NDArray[np.float64]
 
 
@@ -34,7 +36,8 @@ class Law:
     heavy_tailed: requests are Pareto's. unlike: boards differ in speed and errors, too.
 
     bursts: share of the time that a board fails or is slow by itself, 20 minutes at once. day: how many times as slow
-    all boards are after an hour. busy: one board has 1,000 times the requests of the others, and is quick.
+    all boards are after an hour. evening: how many times the errors all boards have in the last three hours before and
+    since. busy: one board has 1,000 times the requests of the others, and is quick.
     hostile: one board of the first wave, or outside it, fails every request from the roll-out on.
     """
 
@@ -45,6 +48,7 @@ class Law:
     busy: bool = False
     bursts: float = 0.0
     day: float = 1.0
+    evening: float = 1.0
     hostile: str = ""
 
 
@@ -59,6 +63,7 @@ LAWS = {
     "bursts, 1 % of the time": Law(bursts=0.01),
     "bursts, 5 % of the time": Law(bursts=0.05),
     "all slower within an hour, 1.5 times": Law(day=1.5),
+    "ten times the errors in the evening": Law(evening=10.0),
     "a hostile board in the first wave": Law(hostile="wave"),
     "a hostile board outside it": Law(hostile="others"),
 }
@@ -94,24 +99,44 @@ class Fleet:
             self.rate[busy], self.median[busy] = 1000 * law.per_minute, 2.0
         self.hostile = {"": -1, "wave": 0, "others": boards - 1}[law.hostile]
         self.until = np.full(boards, -1.0)
-        every = np.arange(boards)
-        bad = draw.binomial(DAY, law.bursts, boards) if law.bursts else np.zeros(boards)
-        self.before = self._count(every, DAY - bad, np.ones(boards), self.errors)
-        if law.bursts:
-            self.before += self._count(every, bad, np.full(boards, 3.0), np.full(boards, 0.8))
-        self.since, self._before = np.zeros_like(self.before), dict[int, Figures]()
+        self.before = self._day_before()
+        self.waves = list[Array]()  # since, of each wave before
+        self.since, self._before = np.zeros((boards, 3 + len(BUCKETS))), dict[int, Figures]()
+
+    def _day_before(self) -> Array:
+        """(boards, quarters of an hour, usual or bad minutes, errors or answers in time or late answers)."""
+        draw, law, boards = self.draw, self.law, len(self.rate)
+        quarters = DAY // QUARTER
+        bad = np.zeros((boards, DAY))
+        for board, n in enumerate(draw.poisson(law.bursts * DAY / BURST, boards).tolist()):
+            for start in draw.integers(1 - BURST, DAY, n).tolist():
+                bad[board, max(0, start) : start + BURST] = 1
+        bad = bad.reshape(boards, quarters, QUARTER).sum(2)
+        minutes = np.stack([QUARTER - bad, bad], 2)
+        requests = draw.poisson(self.rate[:, None, None] * minutes)
+        errors = np.broadcast_to(self.errors[:, None, None], requests.shape).copy()
+        errors[:, -12:] *= law.evening
+        errors[:, :, 1] = np.maximum(errors[:, :, 1], 0.8)
+        failed = draw.binomial(requests, np.clip(errors, 0, 1))
+        late = np.stack([self._shares(np.arange(boards), slower)[:, LATE].sum(1) for slower in (1.0, 3.0)], 1)
+        late = draw.binomial(requests - failed, np.clip(late[:, None, :], 0, 1))
+        return np.stack([failed, requests - failed - late, late], 3)
+
+    def _shares(self, which: NDArray[np.int64], slower: float | Array) -> Array:
+        """Of answers, in each bucket: (boards, buckets)."""
+        edges = (BUCKETS + 1) / 32 * np.log(2)
+        middle = np.log(self.median[which] * slower)[:, None]
+        below = 1 / (1 + np.exp(-(edges - middle) / self.spread[which][:, None]))
+        shares = np.diff(below, prepend=0.0)
+        shares[:, -1] += 1 - below[:, -1]
+        return np.asarray(shares)
 
     def _count(self, which: NDArray[np.int64], minutes: Array, slower: Array, errors: Array) -> Array:
         """(boards, 3 + buckets)."""
         requests = self.draw.poisson(self.rate[which] * minutes)
         failed = self.draw.binomial(requests, np.clip(errors, 0, 1))
-        edges = (BUCKETS + 1) / 32 * np.log(2)
-        below = 1 / (1 + np.exp(-(edges - np.log(self.median[which] * slower)[:, None]) / self.spread[which][:, None]))
-        shares = np.diff(below, prepend=0.0)
-        shares[:, -1] += 1 - below[:, -1]
-        buckets = self.draw.multinomial(requests - failed, shares)
-        late = buckets @ (np.log2(40.0) <= BUCKETS / 32)
-        return np.column_stack([requests - failed, failed, late, buckets]).astype(float)
+        buckets = self.draw.multinomial(requests - failed, self._shares(which, slower))
+        return np.column_stack([requests - failed, failed, buckets[:, LATE].sum(1), buckets]).astype(float)
 
     def pass_time(self, which: NDArray[np.int64], new: NDArray[np.bool_], minutes: int) -> None:
         """new: the boards that run the new version."""
@@ -120,7 +145,7 @@ class Fleet:
         self.until = np.where(starts & (self.until <= self.minute), self.minute + BURST, self.until)
         bad = self.until[which] > self.minute
         slower = np.where(new, self.version.slower, 1.0) * (1 + (law.day - 1) * min(1.0, self.minute / 60))
-        errors = self.errors[which] + np.where(new, self.version.errors, 0.0)
+        errors = self.law.evening * self.errors[which] + np.where(new, self.version.errors, 0.0)
         slower, errors = np.where(bad, 3 * slower, slower), np.where(bad, np.maximum(errors, 0.8), errors)
         errors = np.where(which == self.hostile, 1.0, errors)
         self.since[which] += self._count(which, np.full(len(which), float(minutes)), slower, errors)
@@ -128,15 +153,36 @@ class Fleet:
 
     def begin_wave(self, moved: NDArray[np.bool_]) -> None:
         """What was before stays so; boards that have not moved add to it."""
-        self.before[~moved] += self.since[~moved]
+        self.waves.append(np.where(moved[:, None], 0, self.since))
         self.since[:] = 0
         self._before.clear()
 
     def figures(self, which: NDArray[np.int64]) -> Iterator[BoardFigures]:
         for board in which.tolist():
             if board not in self._before:
-                self._before[board] = _figures(self.before[board])
+                self._before[board] = self._figures_before(board)
             yield BoardFigures(str(board), self._before[board], _figures(self.since[board]))
+
+    def _figures_before(self, board: int) -> Figures:
+        """As the server reads them: without quarters in which the board failed by itself."""
+        rows = self.before[board]
+        failed, in_time, late = rows.sum(1).T
+        counted = np.column_stack([failed + in_time + late, failed, late]).astype(int).tolist()
+        counted += [(int(row[0] + row[1]), int(row[1]), int(row[2])) for row in (wave[board] for wave in self.waves)]
+        kept = usual_quarters([tuple(row) for row in counted])
+        some = rows[[place for place in kept if place < len(rows)]].sum(0)
+        total = sum(
+            (self.waves[place - len(rows)][board] for place in kept if place >= len(rows)), np.zeros(len(LATE) + 3)
+        )
+        for bad, slower in enumerate((1.0, 3.0)):
+            (shares,) = self._shares(np.array([board]), slower)
+            for answers, where in ((some[bad, 1], ~LATE), (some[bad, 2], LATE)):
+                if answers:
+                    part = np.where(where, shares, 0.0)
+                    total[3:] += self.draw.multinomial(answers, part / part.sum())
+        total[0] += some[:, 1:].sum()
+        total[1:3] += some[:, 0].sum(), some[:, 2].sum()
+        return _figures(total)
 
 
 def _figures(row: Array) -> Figures:
@@ -177,6 +223,18 @@ def roll_out(law: Law, version: Version, boards: int, seed: int, plan: RolloutPl
     return standing
 
 
+def run_beside(law: Law, version: Version, boards: int, seed: int) -> Verdict:
+    """Half of the boards have the version for a day: the first look that finds a difference, or the last."""
+    fleet = Fleet(law, version, boards, np.random.default_rng([seed, boards]))
+    every = np.arange(boards)
+    b, a = every[: (boards + 1) // 2][:MOST_OF_WAVE], every[(boards + 1) // 2 :][:MOST_OTHERS]
+    which, found = np.concatenate([b, a]), Verdict("unknown")
+    while fleet.minute < DAY and found.says in ("unknown", "same"):
+        fleet.pass_time(which, which < (boards + 1) // 2, max(2, fleet.minute // 60))
+        found = contrast(list(fleet.figures(a)), list(fleet.figures(b)), boards=len(b))
+    return found
+
+
 def _verdict(
     fleet: Fleet,
     wave: NDArray[np.int64],
@@ -197,6 +255,8 @@ def main() -> None:
     parser.add_argument("--worse-runs", type=int, default=200)
     parser.add_argument("--boards", default="10,100,1000")
     parser.add_argument("--laws", default="")
+    parser.add_argument("--against", action="store_true")
+    parser.add_argument("--from", dest="first", type=int, default=0)
     options = parser.parse_args()
     for name, law in LAWS.items():
         if options.laws and not any(part in name for part in options.laws.split(",")):
@@ -204,9 +264,14 @@ def main() -> None:
         for boards in map(int, options.boards.split(",")):
             for version_name, version in VERSIONS.items():
                 runs = options.runs if version == Version() else options.worse_runs
+                seeds = range(options.first, options.first + runs)
+                if options.against:
+                    said = Counter(run_beside(law, version, boards, seed).says for seed in seeds)
+                    print(f"| {name} | {boards} | {version_name} | {dict(sorted(said.items()))} |", flush=True)
+                    continue
                 found = Counter(
                     (standing.state, standing.wave + 1)
-                    for standing in (roll_out(law, version, boards, seed) for seed in range(runs))
+                    for standing in (roll_out(law, version, boards, seed) for seed in seeds)
                 )
                 undone = sum(n for (state, _), n in found.items() if state == "undoing")
                 where = ", ".join(f"{state} in wave {wave}: {n}" for (state, wave), n in sorted(found.items()))

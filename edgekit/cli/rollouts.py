@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle", type=BUNDLE)
 @click.option("--waves", default="1%,10%,50%,100%", show_default=True, help="Shares of the boards, wave by wave.")
+@click.option("--against", default="", metavar="LABEL=NAME",
+              help="Compare with boards of this site or group, which keep their version.")  # fmt: skip
 @click.option("--abort-over", default="5%", show_default=True, help="Stop when more of a wave's boards, and two, fail.")
 @click.option("--url", metavar="URL", help="Where boards fetch the bundle, if you host it yourself.")
 @click.option("--server", metavar="URL", help="The fleet server's URL for boards; it then hosts the bundle.")
@@ -61,11 +63,13 @@ def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, st
         waves, parse_share(given["abort_over"]), given["settle_s"], deadline_s=given["deadline_s"],
         shadow=parse_share(given["shadow"] or "0"), differ=parse_share(given["differ"]),
         judged=not given["unjudged"], undo=not given["no_undo"], p99_margin=given["p99_margin"],
+        against=tuple(given["against"].split("=", 1)) if given["against"] else (),
     )  # fmt: skip
     facts, data = read_bundle_facts(bundle)
     with _opened(store) as (opened, tables):
         names = ("model", "profile", "site", "group")
-        devices = fitting(facts, opened.fleet(), **{name: given[name] for name in names})
+        wanted = {name: given[name] for name in names}
+        devices = fitting(facts, opened.fleet(), against=plan.against, **wanted)
         if server is not None:
             BundleFiles(given["bundles"] or bundles_beside(store)).add(facts.sha256, data)
             url = f"{server.rstrip('/')}/bundles/{facts.sha256}.ekb"
@@ -166,17 +170,24 @@ def _show(one: Rollout, tables: RolloutTables, as_json: bool, *, boards: bool = 
     from edgekit.fleet.rollouts.shadows import describe
 
     rows, shadows = (tables.boards(one.id), tables.shadows(one)) if boards else ([], [])
+    figures = tables.figures(one.id) if boards else []
     if as_json:
         devices = [
             {"device": row.device, "wave": row.wave + 1, "want": row.want, "phase": row.phase, "version": row.version,
              "error": row.error, "code": row.code} for row in rows
         ]  # fmt: skip
         found = [asdict(row) | {"ratio": row.ratio, "ratios": row.ratios.wire()} for row in shadows]
-        print_json({**_json(one, tables), **({"devices": devices, "shadows": found} if boards else {})})
+        more = {"devices": devices, "shadows": found, "compared": [asdict(figure) for figure in figures]}
+        print_json({**_json(one, tables), **(more if boards else {})})
         return
     click.echo(_line(one, tables))
     if shadows:
         click.echo(f"      in silence: {describe(shadows)}")
+    for figure in figures:
+        before, since, then, now, votes, sure = figure.cells()
+        click.echo(f"      {figure.name}: {votes} boards worse, evidence {sure}")
+        if figure.wave:
+            click.echo(f"          {since}, before {before}; others {now}, before {then}")
     for row in rows:
         error = f"  {row.error} [{row.code}]" if row.code else ""
         click.echo(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {row.phase or '-'}{error}")

@@ -26,7 +26,6 @@ from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from edgekit.fleet.store.fleet_errors import FleetError, StoreError
 from edgekit.fleet.store.records import Arrival, Change, Event, Mark, moment_of, now_ms, parse_state
@@ -36,7 +35,7 @@ from edgekit_runtime.system.strict_json import compact_json
 from edgekit_runtime.telemetry.link import ADVICE, Broker, Link
 from edgekit_runtime.telemetry.messages import parse_event
 from edgekit_runtime.telemetry.reporter import ROOT
-from edgekit_runtime.telemetry.window import DEVICE_ID, Seal, origin, parse_window
+from edgekit_runtime.telemetry.window import DEVICE_ID, origin, parse_window
 
 _BROKER_LOG = logging.getLogger("edgekit.fleet")
 _CLOSE_S = 10.0
@@ -115,7 +114,7 @@ _MOST_AT_ONCE = 500
 """Messages that the broker may send without a receipt; beyond it its queue for us fills."""
 _LEAST_OF_CREDITS = 100
 """Smaller commits wait, since boards without a backlog send more."""
-_FEW, _GATHER_S = 20, 0.05
+_FEW, _GATHER_S = 40, 0.2
 _MOST_IN_QUEUE = 100_000
 """Boards waiting for credit; others ask again."""
 _MOST_PACKET_BYTES = 2 << 20
@@ -318,7 +317,7 @@ class Ingest(BrokerThread):
         before = self.counts["messages"]
         self.link.step(max(0.0, left_s) if self._pending else self._pace.wait_s if waited_for else self._pace.chores_s)
         if 0 < self.counts["messages"] - before < _FEW:  # one by one they cost as much to wait for as to read
-            self._stopping.wait(min(_GATHER_S, self._pace.wait_s / 10))
+            self._stopping.wait(min(_GATHER_S, self._pace.wait_s / 2.5))
         if self.link.trouble not in ("", self._logged_trouble):
             self._logged_trouble = self.link.trouble
             advice = ". ".join(part for part in (self.link.said, ADVICE.get(self._logged_trouble, "")) if part)
@@ -375,7 +374,7 @@ class Ingest(BrokerThread):
         marks = self._store.commit(arrivals, changes)
         now, came = time.monotonic(), Counter(arrival.device for arrival in arrivals)
         waiting = {  # (device, epoch) -> the last seq that waits on the board, as its last window says
-            (arrival.device, arrival.epoch): arrival.window.seal.floor - 1 + arrival.window.seal.spooled
+            (arrival.device, arrival.seal.epoch): arrival.seal.floor - 1 + arrival.seal.spooled
             for arrival in arrivals
             if arrival.window is not None
         }
@@ -442,25 +441,11 @@ class Ingest(BrokerThread):
             self._refuse(error.word, f"{device}: {error}")
             known = origin(payload) if error.word in ("version", "shape") else None
             if known is not None:
-                self._arrivals.append(_arrival(device, known, now, refused=error.word))
+                self._arrivals.append(Arrival(device, known, now, refused=error.word))
             return
-        self._arrivals.append(_arrival(device, seal, now, payload, window=window, event=event, sample=sample))
+        self._arrivals.append(Arrival(device, seal, now, payload, window, event=event, sample=sample))
 
     def _refuse(self, word: str, what: str) -> None:
         self.refused[word] += 1
         if self.refused[word] == 1:
             _LOG.warning("refused (%s; further ones are only counted): %r", word, what[:200])
-
-
-def _arrival(device: str, seal: Seal, now_ms: int, payload: bytes = b"", **what: Any) -> Arrival:
-    return Arrival(
-        device,
-        seal.epoch,
-        seal.seq,
-        seal.floor,
-        now_ms,
-        payload,
-        what.pop("window", None),
-        dropped=seal.dropped,
-        **what,
-    )

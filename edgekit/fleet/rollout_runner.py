@@ -15,11 +15,12 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from edgekit.fleet.alert_runner import Alerting
 from edgekit.fleet.alerts.rules_file import Rules
 from edgekit.fleet.ingest import BrokerThread
-from edgekit.fleet.rollouts.comparison import Verdict, compare
+from edgekit.fleet.rollouts.comparison import Verdict, compare, contrast
 from edgekit.fleet.rollouts.rollout_tables import Rollout, RolloutTables
 from edgekit.fleet.rollouts.shadows import judge
 from edgekit.fleet.rollouts.wave_figures import WaveFigures
@@ -126,10 +127,12 @@ class Rolling(BrokerThread):
         every_ms = max(1000 * self._pace.compare_s, (now_ms - standing.since_ms) / 60)
         if judged != (standing, committed) or now_ms - at_ms >= every_ms:
             wave, others = self._figures.read(rollout, now_ms)
-            verdict = compare(
-                wave, others, boards=rollout.boards, waves=len(plan.waves), p99_margin=plan.p99_margin,
-                ratio_margin=plan.ratio_margin, earlier=standing.evidence,
-            )  # fmt: skip
+            given: dict[str, Any] = {
+                "boards": rollout.boards, "waves": len(plan.waves), "p99_margin": plan.p99_margin,
+                "ratio_margin": plan.ratio_margin, "earlier": standing.evidence,
+            }  # fmt: skip
+            verdict = contrast(others, wave, **given) if plan.against else compare(wave, others, **given)
+            self.tables.keep_figures(rollout, verdict.figures, now_ms)
             self._compared[rollout.id] = now_ms, (standing, committed), verdict
         return verdict
 

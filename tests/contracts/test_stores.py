@@ -17,7 +17,7 @@ from edgekit.fleet.store.databases import PostgresStore, SqliteStore
 from edgekit.fleet.store.fleet_errors import StoreError
 from edgekit.fleet.store.records import SORTS, Arrival, Event, Mark, Query, Totals
 from edgekit.fleet.store.schema import VERSION, Bound
-from edgekit_runtime.telemetry.window import MOST_SEQ
+from edgekit_runtime.telemetry.window import MOST_SEQ, Seal
 
 QUARTER = 900_000
 OTHER = "ffffffffffffffff"
@@ -55,8 +55,7 @@ def test_a_commit_says_what_was_new_and_the_totals_how_old_the_newest_window_is(
     ahead = NOW + 120_000
     store.commit([arrival(1, "porch-2", at=ahead, received=NOW + 30_000)], [])
     assert store.totals().newest_ms == NOW + 30_000, "a clock that is ahead makes nothing newer than it came"
-    late = replace(arrival(1, "porch-3").window, seal=replace(arrival(1).window.seal, spooled=41))
-    store.commit([replace(arrival(1, "porch-3"), window=late)], [])
+    store.commit([replace(arrival(1, "porch-3"), seal=replace(arrival(1).seal, spooled=41))], [])
     assert store.totals().waiting == 40
 
 
@@ -477,8 +476,7 @@ def fleet(store):
     arrivals = [arrival(3, name, **extra.get(name, {})) for name in names]
     by = {one.device: one for one in arrivals}
     by["failing-1"] = replace(by["failing-1"], window=replace(by["failing-1"].window, errors=9))
-    seal = replace(by["lagging-1"].window.seal, spooled=100)
-    by["lagging-1"] = replace(by["lagging-1"], window=replace(by["lagging-1"].window, seal=seal))
+    by["lagging-1"] = replace(by["lagging-1"], seal=replace(by["lagging-1"].seal, spooled=100))
     store.commit(list(by.values()), [birth(name, on=False) for name in ("off-1", "off-2")])
     store.commit([], [birth(name, on=False) for name in ("off-1", "off-2")])
     return store
@@ -594,7 +592,7 @@ def test_the_last_hour_of_a_board_in_five_minutes(store):
 
 def test_events_by_kind_and_page_and_those_of_boards(store):
     install = Event(NOW, "porch-1", "install", "installed digits 2")
-    store.commit([arrival(1), Arrival("porch-1", EPOCH, 2, 1, NOW, b"{}", None, event=install)], [birth()])
+    store.commit([arrival(1), Arrival("porch-1", Seal(EPOCH, 2, 1), NOW, b"{}", event=install)], [birth()])
     assert [event.text for event in store.events("porch-1", 5, kinds=["install"])] == ["installed digits 2"]
     latest, first = store.events(None, 5)
     assert (first.kind, latest.kind) == ("online", "install")

@@ -44,9 +44,8 @@ def payload(seq, device="porch-1", *, epoch=EPOCH, floor=1, dropped=0, **of_body
 
 def arrival(seq, device="porch-1", *, received=NOW, refused="", **more):
     data = payload(seq, device, **more)
-    window = None if refused else parse_window(data, device)
-    seal = parse_window(data, device).seal
-    return Arrival(device, seal.epoch, seq, seal.floor, received, data, window, refused)
+    window = parse_window(data, device)
+    return Arrival(device, window.seal, received, data, None if refused else window, refused)
 
 
 def birth(device="porch-1", *, on=True, epoch=EPOCH, boot=1, received=NOW, retained=False, **changes):

@@ -399,7 +399,7 @@ def test_what_boards_say_of_a_budget_is_what_most_of_them_say(store):
 def test_lag_below_an_hour_is_found_where_the_rules_ask_for_it(store):
     store.commit([], [birth("porch-1", received=AT)])
     one = arrival(1, "porch-1", at=AT, received=AT)
-    store.commit([replace(one, window=replace(one.window, seal=replace(one.window.seal, spooled=31)))], [])
+    store.commit([replace(one, seal=replace(one.seal, spooled=31))], [])
     for lag_s, kinds in ((600.0, ["lag"]), (3600.0, [])):
         alerting = Alerting(store, Rules(lag_s=lag_s, off=("offline", "p99", "throttling")), lambda *_, receipt: True)
         alerting.step(AT + 1000)
@@ -413,7 +413,7 @@ def test_boards_of_a_site_that_are_hot_late_or_gone_in_the_store_are_one_alert(s
     store.commit([], [birth(name, site="hall", received=AT) for name in names])
     windows = [arrival(1, name, at=AT, received=AT, temp=90.0 if rule == "hot" else 50.0) for name in names]
     if rule == "lagging":
-        windows = [replace(one, window=replace(one.window, seal=replace(one.window.seal, spooled=5000)))
+        windows = [replace(one, seal=replace(one.seal, spooled=5000))
                    for one in windows]  # fmt: skip
     store.commit(windows, [])
     later = AT + 1000
@@ -665,5 +665,5 @@ def test_commits_that_fail_count_no_names_of_builds(store, monkeypatch):
         for _ in range(25):
             with contextlib.suppress(Exception):
                 store.commit([named], [])
-    store.commit([replace(named, seq=2, window=replace(named.window, seal=replace(named.window.seal, seq=2)))], [])
+    store.commit([replace(named, seal=replace(named.seal, seq=2))], [])
     assert "2" in {row.version for row in store.history(None, None, None, AT - FIVE, "5m")}

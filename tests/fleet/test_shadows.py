@@ -28,7 +28,7 @@ def figures(device, n, others=0, ratio=1.0, rests=""):
     ratios = Histogram(scale=3)
     for _ in range(n):
         ratios.record(ratio)
-    return ShadowFigures(device, n, n - others, 0, ratios, rests=rests)
+    return ShadowFigures(TWO.sha256[:12], n, n - others, 0, ratios, rests=rests, device=device)
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -12,7 +12,7 @@ from fleet.boards import NOW, arrival, birth, histogram
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.fleet.verdicts import LAWS, VERSIONS, roll_out
+from benchmarks.fleet.verdicts import LAWS, VERSIONS, roll_out, run_beside
 from edgekit.fleet.rollout_runner import Rolling
 from edgekit.fleet.rollouts.comparison import (
     LEAST_ANSWERS,
@@ -21,11 +21,14 @@ from edgekit.fleet.rollouts.comparison import (
     Figures,
     beyond,
     compare,
+    contrast,
     likelihood_ratio,
+    usual_quarters,
 )
-from edgekit.fleet.rollouts.rollout_tables import RolloutBundle
+from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, fitting
 from edgekit.fleet.rollouts.waves import RolloutPlan
 from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.fleet_errors import FleetError
 from edgekit_runtime.install.orders import Former, OrderReport
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.link import Broker
@@ -45,7 +48,8 @@ def store():
 @dataclass
 class Habit:
     """per_minute: requests. ms: usual latency. errors: share of the requests. there: whether the board is on.
-    slower, worse: with the new version, times and more errors."""
+    slower, worse: with the new version, times and more errors. fails: how often an hour nearly every request of a
+    report fails, with any version. group: its label."""
 
     per_minute: float = 12.0
     ms: float = 20.0
@@ -53,6 +57,8 @@ class Habit:
     there: bool = True
     slower: float = 1.0
     worse: float = 0.0
+    fails: float = 0.0
+    group: str = ""
 
 
 @dataclass
@@ -80,7 +86,7 @@ class Fleet:
                 continue
             new = name in self.moved
             requests = int(habit.per_minute * minutes + self.draw.random())
-            share = habit.errors + habit.worse * new
+            share = 0.8 if self.draw.random() < habit.fails * minutes / 60 else habit.errors + habit.worse * new
             failed = sum(self.draw.random() < share for _ in range(requests))
             usual = habit.ms * (habit.slower if new else 1.0)
             ms = [usual * self.draw.lognormvariate(0, 0.2) for _ in range(requests - failed)]
@@ -152,6 +158,56 @@ def test_a_worse_version_is_undone_beside_one_busy_old_board(store, boards, habi
     fleet.report()
     fleet.rolling.step(fleet.now)
     assert fleet.tables.get(1).standing.state == "undone"
+
+
+@pytest.mark.parametrize(("worse", "state"), [(0.02, "undoing"), (0.0, "done")])
+def test_boards_that_fail_by_themselves_hide_nothing(store, worse, state):
+    """Each board fails four of five requests in one of twenty hours: the mean of its day is 4 % already."""
+    assert fleet_of(store, 20, fails=0.05, worse=worse).roll_out(hours_before=24).state == state
+
+
+BESIDE = {
+    "equal": (Habit(), "done", "every wave has committed"),
+    "worse": (Habit(worse=0.02), "undoing", "wave 1: more errors: "),
+    "slower": (Habit(slower=1.8), "undoing", "wave 1: slower: p9"),
+    "better": (Habit(errors=0.05, worse=-0.05), "done", "every wave has committed; fewer errors: 0.00% of "),
+    "faster": (Habit(slower=0.5), "done", "every wave has committed; faster: p9"),
+}
+
+
+@pytest.mark.parametrize(("habit", "state", "why"), BESIDE.values(), ids=BESIDE)
+def test_a_version_is_compared_beside_boards_of_another_label(store, habit, state, why):
+    """Twelve boards of one group run it; twelve of the other keep theirs, and receive no order."""
+    fleet = fleet_of(store, 24)
+    for n, name in enumerate(fleet.habits):
+        fleet.habits[name] = replace(habit, group="b") if n % 2 else replace(habit, slower=1.0, worse=0.0, group="a")
+    store.commit([], [birth(name, group=one.group) for name, one in fleet.habits.items()])
+    plan = RolloutPlan((1.0,), settle_s=3600.0, against=("group", "a"))
+    devices = fitting(TWO, store.fleet(), against=plan.against)
+    assert devices == sorted(name for name, one in fleet.habits.items() if one.group == "b")
+    for _ in range(3):
+        fleet.pass_time(60)
+    number = fleet.tables.make(TWO, "http://x/y.ekb", plan, devices, fleet.now).id
+    while (standing := fleet.tables.get(number).standing).state == "running":
+        fleet.report()
+        fleet.pass_time()
+        fleet.rolling.step(fleet.now)
+    assert standing.state == state
+    assert standing.why.startswith(why)
+    errors = next(one for one in fleet.tables.figures(number) if one.name == "errors")
+    assert errors.votes == 12
+    assert errors.others[1] > 0, "the others' answers are shown beside them"
+    assert (errors.sure >= 1) == why.startswith("wave 1: more errors")
+    assert all(f"{cell}".count("%") == 3 for cell in errors.cells()[:4]), "each share with its interval"
+
+
+def test_a_label_that_no_board_has_is_refused(store):
+    fleet = fleet_of(store, 3)
+    with pytest.raises(FleetError, match="--against group=x: no board with this label runs digits"):
+        fitting(TWO, store.fleet(), against=("group", "x"))
+    assert len(fitting(TWO, store.fleet())) == len(fleet.habits)
+    with pytest.raises(FleetError, match="--against"):
+        RolloutPlan(against=("colour", "red"))
 
 
 def test_a_hostile_board_in_the_first_wave_stops_nothing(store):
@@ -354,6 +410,44 @@ def test_slow_answers_are_counted_beyond_the_slowest_of_before():
     assert beyond(before, histogram([10.0] * 99 + [60.0]), 0.01, 1.25).bad == 0
     assert beyond(before, Histogram(), 0.01, 1.25) == BadCounts(11, 1000, 0, 0)
     assert beyond(Histogram(), histogram([5.0]), 0.01, 1.25) == BadCounts(1, 0, 0, 1)
+
+
+QUARTERS = {
+    "no errors": ([(180, 0, 0)] * 96, set()),
+    "a few by chance": ([(180, n % 3 == 0, n % 5 == 0) for n in range(96)], set()),
+    "two of them alone": ([(180, 0, 0)] * 94 + [(180, 140, 0), (180, 0, 170)], {94, 95}),
+    "always": ([(180, 150, 0)] * 96, set()),
+    "a third of the day": ([(180, 2, 0)] * 64 + [(180, 90, 0)] * 32, set(range(64, 64 + 19))),
+    "no requests": ([(0, 0, 0)] * 4 + [(10, 0, 0)], {0, 1, 2, 3}),
+    "one": ([(100, 100, 0)], set()),
+    "none": ([], set()),
+}
+
+
+@pytest.mark.parametrize(("quarters", "left_out"), QUARTERS.values(), ids=QUARTERS)
+def test_quarters_in_which_a_board_failed_by_itself_are_left_out(quarters, left_out):
+    """At most a fifth of them, and only beyond chance."""
+    kept = set(usual_quarters(quarters))
+    assert len(set(range(len(quarters))) - kept) == len(left_out)
+    if quarters and quarters[-1] != quarters[0] and len(left_out) < 19:
+        assert set(range(len(quarters))) - kept == left_out
+
+
+def test_better_is_worse_with_the_times_exchanged():
+    bad, good = figures(60, n=2000), figures(0, n=2000)
+    a, b = boards(*[(bad, bad)] * 5), boards(*[(bad, good)] * 5)
+    found = contrast(a, b, boards=5)
+    assert (found.says, found.why) == (
+        "better", "fewer errors: 0.00% of 10,000 against 3.00% of 10,000 before, on 5 of 5 boards"
+    )  # fmt: skip
+    assert contrast(b, boards(*[(good, bad)] * 5), boards=5).says == "worse"
+    assert contrast(a, a, boards=5).says == "same"
+    assert contrast(b, b, boards=5).says == "same", "both became better: not the version's"
+
+
+@pytest.mark.parametrize("law", ["equal boards", "boards unlike each other", "bursts, 5 % of the time"])
+def test_equal_versions_beside_each_other_are_not_called_different(law):
+    assert [run_beside(LAWS[law], VERSIONS["equal"], 10, seed).says for seed in range(3)] == ["same"] * 3
 
 
 # Many fleets; benchmarks/fleet/verdicts.py has a thousand of each.

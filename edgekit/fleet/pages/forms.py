@@ -190,7 +190,7 @@ class RolloutPages:
         return {
             "rollout": rollout, "waves": waves, "offered": OFFERED[rollout.standing.state], "means": _MEANS,
             "boards": boards, "more": max(0, rollout.boards - len(boards)), "verdicts": _VERDICTS,
-            "shadows": shadows, "shown": describe(shadows) if shadows else "",
+            "figures": self._tables.figures(number), "shadows": shadows, "shown": describe(shadows) if shadows else "",
         }  # fmt: skip
 
     async def speak(self, request: Request) -> Response:

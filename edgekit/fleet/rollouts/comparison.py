@@ -3,7 +3,8 @@
     compare(wave, others, boards=100)          # Verdict("worse", "more errors: 2.1% of 4,210 against 0.1% before ...")
 
 Rules:
-- a board is compared with its own answers of the day before, so no board's traffic or speed counts for another's;
+- a board is compared with its own answers of the day before, so no board's traffic or speed counts for another's.
+  Quarters of an hour in which it failed or was late by itself are left out (`usual_quarters`);
 - each board has one vote on each figure, from LEAST_VOTE to the third root of the bound, so three boards can stop a
   roll-out (half of them, if it has fewer than five), and one can neither stop it nor outvote the others;
 - votes are divided by the mean vote of boards outside the wave, their strongest left out: what befalls every board,
@@ -11,18 +12,20 @@ Rules:
   by LEAST_ANSWERS at most, or the wave has all that it needs;
 - the evidence is the product of the votes, and of those of the waves before if they made it stronger. It is worse than
   chance at the bound, which spends RISK over all figures and waves, however often they are looked at;
-- no errors are never worse, and a board without answers before has no vote.
+- no errors are never worse, and a board without answers before has no vote;
+- `contrast` asks the same of a version that runs beside another, in both directions, and spends half of RISK on each.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median_low, stdev
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from edgekit_profiles import milliseconds
+from edgekit_runtime.cache.bounded import chance, interval
 from edgekit_runtime.telemetry.histogram import Histogram
 
 RISK = 0.01
@@ -40,6 +43,8 @@ _ENOUGH_BAD = 25
 """Bad answers that others would have given, were they as bad as the wave's."""
 _SURE = 2.0
 """Standard errors that are added to the mean vote of the others."""
+_UNUSUAL, _BY_CHANCE = 0.2, 1e-4
+"""Share of its quarters in which a board may fail by itself; chance below which one is no chance."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +77,39 @@ class BoardFigures:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """same: no worse. unknown: too few answers. why: in words, with the figures.
+class ComparedFigure:
+    """What was counted of one figure. wave, others: (bad before, of, bad since, of), empty if it is not counted.
 
-    evidence: logarithm for each test; the next wave adds to it. doubt: most boards have their
-    strongest vote against it, and are too few.
+    worse: boards of the wave that vote against the version, of those that have a vote.
+    sure: its evidence, 1 where it decides.
     """
 
-    says: Literal["same", "worse", "unknown"]
+    name: str
+    wave: tuple[int, ...]
+    others: tuple[int, ...]
+    worse: int
+    votes: int
+    sure: float
+
+    def cells(self) -> tuple[str, ...]:
+        """Before and since, of the wave and of others, with exact 95 % intervals; votes; evidence."""
+        shares = [_words(*counts[half : half + 2]) for counts in (self.wave, self.others) for half in (0, 2)]
+        return *shares, f"{self.worse} of {self.votes}", f"{max(0.0, self.sure):.0%}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """same: no worse. unknown: too few answers. better: only of `contrast`. why: in words, with the figures.
+
+    evidence: logarithm for each test; the next wave adds to it. doubt: most boards have their
+    strongest vote against it, and are too few. figures: what was compared, one of each kind.
+    """
+
+    says: Literal["same", "worse", "better", "unknown"]
     why: str = ""
     evidence: tuple[float, ...] = ()
     doubt: bool = False
+    figures: tuple[ComparedFigure, ...] = ()
 
 
 def agreeing(boards: int) -> int:
@@ -112,6 +139,13 @@ def likelihood_ratio(counts: BadCounts, times: float, margin: float = 1.0, allow
     return math.exp(min(50.0, counts.bad * math.log(times) + shrink * weight))
 
 
+def _words(bad: int = 0, of: int = 0) -> str:
+    if not of:
+        return "-"
+    low, high = interval(min(bad, of), of)
+    return f"{bad / of:.2%} of {of:,} ({low:.2%} to {high:.2%})"
+
+
 def beyond(before: Histogram, since: Histogram, share: float, margin: float) -> BadCounts:
     """Answers slower than the slowest `share` of those before, times `margin`.
 
@@ -127,14 +161,38 @@ def beyond(before: Histogram, since: Histogram, share: float, margin: float) -> 
     return BadCounts(share * before.count + 1, before.count, bad, since.count)
 
 
+def usual_quarters(quarters: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Places of the quarters of an hour in which a board did as it usually does.
+
+    quarters: requests, errors and late answers of each. Left out are up to a fifth: those with more errors or late
+    answers than a margin of 1.5 and chance make of the others. A board that fails for some minutes a day has these
+    minutes in its mean, and a version that fails a little all the time would hide behind them.
+    """
+    kept = [place for place, (requests, _, _) in enumerate(quarters) if requests]
+    most = len(kept) - int(_UNUSUAL * len(kept))
+    for kind in (1, 2):
+        kept.sort(key=lambda place: quarters[place][kind] / quarters[place][0])
+        requests, bad = (sum(quarters[place][column] for place in kept) for column in (0, kind))
+        while len(kept) > most:
+            worst = quarters[kept[-1]]
+            requests, bad = requests - worst[0], bad - worst[kind]
+            if chance(worst[kind], worst[0], min(1.0, 1.5 * bad / requests + ALLOWANCE)) > _BY_CHANCE:
+                break
+            kept.pop()
+    return kept
+
+
 @dataclass(frozen=True)
 class _Question:
-    """A figure that may have become worse.
+    """A figure that may have become worse, or better.
     describe: of the boards where it did.
 
     counts: of a board; instead of them True if it is worse, False if not; None for no vote.
     """
 
+    name: str
+    worse: str
+    better: str
     counts: Callable[[BoardFigures], BadCounts | bool | None]
     describe: Callable[[Sequence[BoardFigures]], str]
     margin: float = 1.0
@@ -155,6 +213,12 @@ class _Question:
             found.append((one, [min(most, LEAST_VOTE + (1.0 - LEAST_VOTE) * ratio) for ratio in ratios]))
         return found
 
+    def sums(self, some: Iterable[BoardFigures]) -> tuple[int, ...]:
+        """Bad before, of, bad since, of: of boards with a vote."""
+        counts = [found for one in some if isinstance(found := self.counts(one), BadCounts)]
+        columns = zip(*(one for one in counts if one.before and one.since), strict=True)
+        return tuple(round(sum(column)) for column in columns)
+
 
 def _share(what: str, bad: Callable[[Figures], int], margin: float) -> _Question:
     def counts(one: BoardFigures) -> BadCounts:
@@ -162,22 +226,26 @@ def _share(what: str, bad: Callable[[Figures], int], margin: float) -> _Question
 
     def describe(some: Sequence[BoardFigures]) -> str:
         before, of_before, now, of = map(sum, zip(*map(counts, some), strict=True))
-        return f"more {what}: {now / of:.2%} of {of:,} against {before / of_before:.2%} of {of_before:,} before"
+        return f"{now / of:.2%} of {of:,} against {before / of_before:.2%} of {of_before:,} before"
 
-    return _Question(counts, describe, margin, ALLOWANCE)
+    return _Question(what, f"more {what}", f"fewer {what}", counts, describe, margin, ALLOWANCE)
 
 
 def _slow(share: float, margin: float) -> _Question:
+    name, quantile = f"p{100 - 100 * share:.0f}", 1.0 - share
+
     def describe(some: Sequence[BoardFigures]) -> str:
         then, now = Histogram(), Histogram()
         for one in some:
             then.merge(one.before.latency)
             now.merge(one.since.latency)
-        name, quantile = f"p{100 - 100 * share:.0f}", 1.0 - share
         new, old = (milliseconds(one.quantile(quantile) or 0.0) for one in (now, then))
-        return f"slower: {name} {new} ms against {old} before"
+        return f"{name} {new} ms against {old} before"
 
-    return _Question(lambda one: beyond(one.before.latency, one.since.latency, share, margin), describe)
+    def counts(one: BoardFigures) -> BadCounts:
+        return beyond(one.before.latency, one.since.latency, share, margin)
+
+    return _Question(f"slower than {name}", "slower", "faster", counts, describe)
 
 
 def _drifts(one: BoardFigures) -> bool | None:
@@ -191,11 +259,14 @@ def _questions(p99_margin: float, ratio_margin: float) -> tuple[_Question, ...]:
         _share("answers over budget", lambda figures: figures.over, ratio_margin),
         _slow(0.01, p99_margin),
         _slow(0.1, p99_margin),
-        _Question(
-            _drifts, lambda some: f"scores drift: PSI up to {max(one.since.psi or 0 for one in some):.2f}", times=(1,)
-        ),
-        _Question(lambda one: one.gone, lambda _: "offline since they installed it", times=(1,)),
+        _Question("drift", "scores drift", "scores drift less", _drifts, _psi, times=(1,)),
+        _Question("offline", "offline since they installed it", "", lambda one: one.gone, lambda _: "", times=(1,)),
     )
+
+
+def _psi(some: Sequence[BoardFigures]) -> str:
+    now, before = max(one.since.psi or 0.0 for one in some), max(one.before.psi or 0.0 for one in some)
+    return f"PSI up to {now:.2f} against {before:.2f} before"
 
 
 def compare(
@@ -207,33 +278,62 @@ def compare(
     p99_margin: float = 1.25,
     ratio_margin: float = 1.5,
     earlier: Sequence[float] = (),
+    better: bool = False,
 ) -> Verdict:
-    """boards, waves: of the whole roll-out. earlier: evidence of the waves before."""
+    """boards, waves: of the whole roll-out. earlier: evidence of the waves before. better: times are exchanged."""
     questions = _questions(p99_margin * _slowdown(others), ratio_margin)
     tests = sum(len(one.times) for one in questions)
     bound = waves * tests / RISK
     most = bound ** (1.0 / agreeing(boards))
     found, doubt, before = list[float](), False, list(earlier or [0.0] * tests)
+    figures = list[ComparedFigure]()
+    worse = ""
     answers = sum(min(one.before.requests, one.since.requests, LEAST_ANSWERS) for one in wave)
     wanted = LEAST_ANSWERS * min(agreeing(boards), max(1, len(wave)))
     heard = [one.since.requests for one in others if one.before.requests]
     for question in questions:
         mine, theirs = question.votes(wave, most), question.votes(others, most)
+        sure = against = 0.0
         for place in range(len(question.times)):
             usual = _usual([votes[place] for _, votes in theirs], most)
-            evidence = sum(math.log(votes[place] / usual) for _, votes in mine)
-            found.append(max(0.0, before[len(found)]) + evidence)
+            found.append(max(0.0, before[len(found)]) + sum(math.log(votes[place] / usual) for _, votes in mine))
+            voters = [one for one, votes in mine if votes[place] > 1.0]
+            sure, against = max(sure, found[-1] / math.log(bound)), max(against, len(voters))
             early = bool(heard) and answers < wanted and sum(heard) < _shows(question, wave)
-            if found[-1] > math.log(bound) - 1e-9 and not early:
-                worse = [one for one, votes in mine if votes[place] > 1.0]
-                why = f"{question.describe(worse)}, on {len(worse)} of {len(mine)} boards"
-                return Verdict("worse", why, tuple(found))
+            if found[-1] > math.log(bound) - 1e-9 and not early and not worse:
+                words = question.better if better else question.worse
+                text = question.describe([_swapped(one) for one in voters] if better else voters)
+                worse = f"{words}{': ' * bool(text)}{text}, on {len(voters)} of {len(mine)} boards"
             doubt = doubt or 2 * sum(votes[place] / usual >= most for _, votes in mine) > len(wave)
-    doubt = doubt and (answers >= wanted or len(wave) < agreeing(boards))
+        figures.append(
+            ComparedFigure(question.name, question.sums(wave), question.sums(others), int(against), len(mine), sure)
+        )
+    seen = tuple(found), doubt and (answers >= wanted or len(wave) < agreeing(boards)), tuple(figures)
+    if worse:
+        return Verdict("worse", worse, *seen)
     if answers < wanted:
         few = f"its boards gave {answers} answers that can be compared with those before, and {wanted} are needed"
-        return Verdict("unknown", few, tuple(found), doubt)
-    return Verdict("same", "", tuple(found), doubt)
+        return Verdict("unknown", few, *seen)
+    return Verdict("same", "", *seen)
+
+
+def contrast(a: Sequence[BoardFigures], b: Sequence[BoardFigures], *, boards: int, **given: Any) -> Verdict:
+    """Whether version B became worse or better on its boards, beside boards that kept A.
+
+    a, b: boards of each, before B came and since. Better is worse with the times exchanged. boards, given: as of
+    `compare`."""
+    given["waves"] = 2 * given.get("waves", 1)
+    worse = compare(b, a, boards=boards, **given)
+    if worse.says == "worse":
+        return worse
+    given.pop("earlier", None)
+    found = compare([*map(_swapped, b)], [*map(_swapped, a)], boards=boards, better=True, **given)
+    return replace(worse, says="better", why=found.why) if found.says == "worse" else worse
+
+
+def _swapped(one: BoardFigures) -> BoardFigures:
+    """With what came before and since exchanged."""
+    return BoardFigures(one.device, one.since, one.before)
 
 
 def _shows(question: _Question, wave: Sequence[BoardFigures]) -> float:

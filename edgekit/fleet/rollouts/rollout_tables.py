@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgekit.fleet.rollouts.comparison import ComparedFigure
 from edgekit.fleet.rollouts.shadows import BOARDS, ShadowFigures
 from edgekit.fleet.rollouts.waves import (
     ACTIVE,
@@ -42,7 +43,7 @@ from edgekit.fleet.store.records import FleetDevice
 from edgekit.fleet.store.schema import StoreTable
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.install.orders import FINAL, Order, OrderReport
-from edgekit_runtime.system.strict_json import load_json, read_json
+from edgekit_runtime.system.strict_json import from_json, load_json, read_json
 from edgekit_runtime.telemetry.histogram import Histogram
 
 _ROLLOUT = StoreTable(
@@ -55,6 +56,8 @@ _BOARD = StoreTable(
     "rollout_board", "rollout int, device text, wave int, want text, rev int, asked_ms int, phase text, version text, "
     "error text, code text, former_version text, former_sha256 text, at_ms int", "rollout, device", clustered=False,
 )  # fmt: skip
+_COMPARED = StoreTable("rollout_compared", "rollout int, figures text, at_ms int", "rollout", clustered=False)
+"""What the last comparison of a roll-out counted."""
 _INDEX = "CREATE INDEX IF NOT EXISTS rollout_board_device ON rollout_board (device, rev)"
 _COLUMNS = ", ".join(_ROLLOUT.columns)
 _FINAL = ", ".join(f"'{phase}'" for phase in FINAL)
@@ -134,11 +137,19 @@ def fitting(
     profile: str | None = None,
     site: str | None = None,
     group: str | None = None,
+    against: tuple[str, ...] = (),
 ) -> list[str]:
     """Ids of the boards that a roll-out is for.
 
-    model: None for the bundle's own name. Boards that run the very bundle are left out.
+    model: None for the bundle's own name. Boards that run the very bundle are left out, and those with the label
+    `against`. Raises FleetError if no board has it.
     """
+    kept = {row.id for row in rows if against and getattr(row, against[0]) == against[1] and row.model == bundle.name}
+    if against and not kept:
+        raise FleetError(
+            f"no board with this label runs {bundle.name}", where=f"--against {'='.join(against)}",
+            do="Compare the labels on the fleet page: boards set them with --site and --group",
+        )  # fmt: skip
     return [
         row.id
         for row in rows
@@ -147,6 +158,7 @@ def fitting(
         and site in (None, row.site)
         and group in (None, row.group)
         and row.sha != bundle.sha
+        and row.id not in kept
     ]
 
 
@@ -154,7 +166,7 @@ class RolloutTables:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         with store.writing() as batch:
-            batch.define(_ROLLOUT.create(), _BOARD.create(), _INDEX)
+            batch.define(_ROLLOUT.create(), _BOARD.create(), _COMPARED.create(), _INDEX)
 
     # Operator actions.
 
@@ -329,6 +341,12 @@ class RolloutTables:
             for number, undo_rev in undone:
                 self._send_back(batch, number, undo_rev, now_ms, "'none'", "('trial', 'committed')")
 
+    def keep_figures(self, rollout: Rollout, figures: Sequence[ComparedFigure], now_ms: int) -> None:
+        """Keep what was compared, for pages."""
+        with self._store.writing() as batch:
+            given = (rollout.id, json.dumps([asdict(one) for one in figures]), now_ms)
+            batch.execute(_COMPARED.write(), given)
+
     def due(self, now_ms: int, again_ms: int) -> list[DueOrder]:
         """Orders to publish now."""
         rows = self._store.select(
@@ -403,8 +421,14 @@ class RolloutTables:
         for device, n, same, skipped, ratios, ms, mb, psi, why, phase, code in rows:
             read = Histogram.from_wire(load_json(ratios)) if ratios else Histogram()
             word = why or (code or phase if phase in FINAL and phase not in ("shadowing", "committed") else "")
-            found.append(ShadowFigures(device, n or 0, same or 0, skipped or 0, read, ms, mb, psi, word))
+            sha, counts = rollout.sha256[:12], (n or 0, same or 0, skipped or 0)
+            found.append(ShadowFigures(sha, *counts, read, ms, mb, psi, word, device=device))
         return found
+
+    def figures(self, number: int) -> list[ComparedFigure]:
+        """Of the last comparison; empty before it."""
+        rows = self._store.select("SELECT figures FROM rollout_compared WHERE rollout = ?", (number,))
+        return [from_json(ComparedFigure, one, "a comparison") for one in load_json(rows[0][0])] if rows else []
 
     def phases(self, number: int) -> dict[tuple[int, str, str], int]:
         """(wave, want, phase) -> boards."""

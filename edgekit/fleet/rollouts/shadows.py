@@ -7,8 +7,8 @@ Rules:
   `differ` are. Each is a likelihood ratio, so it may be looked at as often as one likes (Wald, Annals of Mathematical
   Statistics 16, 1945; Ville, 1939);
 - a board counts up to its share of the bound on either side, so three boards are needed (half of a smaller fleet's, two
-  at least), and none decides alone; but what speaks against agreement counts in full, less one board that is alone
-  with it;
+  at least), and none decides alone; but what speaks against agreement counts in full. One board that is alone with
+  it is left out if the others show less than two fifths of `differ`: it may be hostile, or be asked other things;
 - it costs too much if its engine takes SLOWER times as long, or does not run, on most of the boards;
 - memory and drift are shown. They stop nothing: another training moves scores, and each board looks after its memory.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from edgekit.fleet.rollouts.comparison import LEAST_VOTE, RISK, Verdict, agreeing
 from edgekit_runtime.cache.bounded import interval
-from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.histogram import Histogram, ShadowWindow
 
 BOARDS = 10
 """Boards that try it, or those of the first wave if they are more."""
@@ -34,19 +34,11 @@ _ENOUGH, _QUICK = 100, 0.25
 _RESTS = ("", "hot", "busy", "budget", "memory")
 
 
-@dataclass(frozen=True)
-class ShadowFigures:
-    """A board's, since the roll-out began. Fields as in `ShadowWindow`."""
+@dataclass
+class ShadowFigures(ShadowWindow):
+    """A board's, since the roll-out began."""
 
-    device: str
-    n: int = 0
-    same: int = 0
-    skipped: int = 0
-    ratios: Histogram = field(default_factory=Histogram)
-    ms: float | None = None
-    mb: float | None = None
-    psi: float | None = None
-    rests: str = ""
+    device: str = field(kw_only=True)
 
     @property
     def ratio(self) -> float | None:
@@ -82,9 +74,10 @@ def judge(boards: Sequence[ShadowFigures], *, of: int, differ: float = 0.05) -> 
     ratios = [one.ratio for one in heard if one.ratio is not None]
     if sum(ratio > SLOWER for ratio in ratios) >= max(needed, len(ratios) // 2 + 1):
         return Verdict("worse", f"it is slower: {words}")
-    against = sorted(_evidence(one, allowed, differ) for one in heard)
+    heard.sort(key=lambda one: _evidence(one, allowed, differ))
+    against = [_evidence(one, allowed, differ) for one in heard]
     if len(against) > needed and against[0] < 0 <= against[1]:
-        against = against[1:]
+        against = [_evidence(one, allowed, 2 * allowed) for one in heard[1:]]
     bound = -math.log(RISK)
     enough = len(ratios) >= max(needed, len(heard) // 2 + 1)
     if enough and sum(min(bound / needed, one) for one in against) >= bound - 1e-9:

@@ -3,9 +3,10 @@
     wave, others = WaveFigures(store).read(rollout, now_ms)
 
 Rules:
-- a board of the wave that has committed is compared with its own answers by other versions, of a day before the wave;
+- a board of the wave that has committed is compared with its own answers by other versions, of a day before the wave,
+  without the quarters in which it failed by itself;
 - others are boards that have not moved, before the wave began and since; once all have moved, boards of earlier waves,
-  as they were before they moved;
+  as they were before they moved. With a label to compare against, they are the boards that have it;
 - at most MOST_OF_WAVE and MOST_OTHERS boards are read. They are drawn like the waves, so any of them stand for all;
 - what was before the wave is read once.
 """
@@ -15,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edgekit.fleet.rollouts.comparison import BoardFigures, Figures
+from edgekit.fleet.rollouts.comparison import BoardFigures, Figures, usual_quarters
 from edgekit.fleet.rollouts.rollout_tables import ABSENT_MS, Rollout
 from edgekit.fleet.rollouts.waves import place_of
 from edgekit.fleet.store import packed
 from edgekit.fleet.store.reading import Quarter
-from edgekit.fleet.store.records import quarter_of
+from edgekit.fleet.store.records import Query, quarter_of
 from edgekit.fleet.store.schema import SUMS
 from edgekit.fleet.store.sql import SqlStore
 from edgekit.fleet.store.sums import Sums
@@ -86,6 +87,12 @@ class WaveFigures:
                 still.append(_ComparedBoard(device, False, gone))
             elif number < standing.wave and committed:
                 earlier.append(_ComparedBoard(device, True, gone))
+        if rollout.plan.against:
+            ordered, (label, value) = {row[0] for row in rows}, rollout.plan.against
+            query = Query(model=rollout.name, limit=1 << 31, **{label: value})  # type: ignore[arg-type]
+            found = (one.id for one in self._store.devices(query)[0] if one.online and one.id not in ordered)
+            still = [_ComparedBoard(device, False, False) for device in found]
+            still.sort(key=lambda one: place_of(rollout.rev, one.device))
         return wave[:MOST_OF_WAVE], (still or earlier)[:MOST_OTHERS]
 
     def _add_before(self, rollout: Rollout, boards: Sequence[_ComparedBoard], before: dict[str, Figures]) -> None:
@@ -94,7 +101,11 @@ class WaveFigures:
         for quarter in self._quarters(rollout, list(moved), start_ms - DAY_MS):
             if quarter.version != rollout.version if moved[quarter.device] else quarter.start_ms < start_ms:
                 found.setdefault(quarter.device, []).append(quarter.sums)
-        before.update({device: _figures(found.get(device, ())) for device in moved})
+        for device in moved:
+            quarters = found.get(device, [])
+            counts = [tuple(sums.counts[place] for place in (_N, _ERRORS, _OVER)) for sums in quarters]
+            usual = usual_quarters([(n + errors, errors, over) for n, errors, over in counts])
+            before[device] = _figures([quarters[place] for place in usual])
 
     def _quarters(self, rollout: Rollout, devices: Sequence[str], since_ms: int) -> list[Quarter]:
         return self._store.quarters(devices, rollout.name, since_ms) if devices else []

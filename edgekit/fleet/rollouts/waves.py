@@ -42,6 +42,7 @@ class RolloutPlan:
     are enough answers. deadline_s: after which boards that are not done hold a wave up no more. judged: whether figures
     are asked for at all. undo: whether an abort sends boards back. margins: as those of `compare`. shadow: share of the
     requests that it answers in silence before the first wave, 0 for none; differ: as that of `shadows.judge`.
+    against: a label and its value, of boards that keep what they run and are the others of every comparison.
     """
 
     waves: tuple[float, ...] = (0.01, 0.1, 0.5, 1.0)
@@ -55,6 +56,7 @@ class RolloutPlan:
     ratio_margin: float = 1.5
     shadow: float = 0.0
     differ: float = 0.05
+    against: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in zip(self.waves, self.waves[1:], strict=False))
@@ -66,6 +68,8 @@ class RolloutPlan:
             raise FleetError("not a share", where="--abort-over", do="Write it as --abort-over 5%")
         if not 0 < self.differ < 0.5:
             raise FleetError("not a share below a half", where="--differ", do="Write it as --differ 5%")
+        if self.against and (len(self.against) != 2 or self.against[0] not in ("site", "group") or not self.against[1]):
+            raise FleetError("not a label", where="--against", do="Write it as --against group=NAME or site=NAME")
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,8 @@ def decide(
         return replace(standing, state="paused", by_word=False, why=f"{wave} cannot be judged: {verdict.why}")
     if standing.wave + 1 == len(plan.waves):
         rest = f"; {tally.pending} boards install it when they come back" if tally.pending else ""
-        return replace(standing, state="done", why=f"every wave has committed{rest}")
+        better = f"; {verdict.why}" if verdict.says == "better" else ""
+        return replace(standing, state="done", why=f"every wave has committed{rest}{better}")
     why, evidence = f"{wave} has committed", verdict.evidence or standing.evidence
     return replace(standing, wave=standing.wave + 1, since_ms=now_ms, why=why, evidence=evidence)
 

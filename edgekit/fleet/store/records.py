@@ -23,7 +23,7 @@ from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.messages import BoardEvent
 from edgekit_runtime.telemetry.samples import SamplePart
-from edgekit_runtime.telemetry.window import MOST_SEQ, Window, read_epoch, read_integer, read_object, read_text
+from edgekit_runtime.telemetry.window import MOST_SEQ, Seal, Window, read_epoch, read_integer, read_object, read_text
 
 QUARTER_MS = 15 * 60 * 1000
 Resolution = Literal["5m", "15m", "1h"]
@@ -151,23 +151,17 @@ class Event:
     id: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Arrival:
-    """A payload: a window, an event, or a refused one with the word in `refused`.
-
-    dropped: windows that the board gave up since its epoch began, as it says.
-    """
+    """A payload: a window, an event, part of a sample, or a refused one with the word in `refused`."""
 
     device: str
-    epoch: str
-    seq: int
-    floor: int
+    seal: Seal
     received_ms: int
-    payload: bytes
-    window: Window | None
+    payload: bytes = b""
+    window: Window | None = None
     refused: str = ""
     event: Event | None = None
-    dropped: int = 0
     sample: SamplePart | None = None
 
 

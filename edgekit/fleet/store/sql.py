@@ -145,7 +145,7 @@ class SqlStore(StoreReader):
             for birth in births:
                 self._try([], [birth])
             latest: dict[str, Mark] = {}
-            for arrival in sorted(mine, key=lambda arrival: arrival.seq):
+            for arrival in sorted(mine, key=lambda arrival: arrival.seal.seq):
                 found = self._try([arrival], [])
                 if found is None:
                     refused = replace(arrival, window=None, event=None, refused="unstorable", payload=b"")

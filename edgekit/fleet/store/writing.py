@@ -187,7 +187,7 @@ class Batch:
         """Store new messages and advance the marks."""
         groups: dict[tuple[str, str], list[Arrival]] = {}
         for arrival in arrivals:
-            groups.setdefault((arrival.device, arrival.epoch), []).append(arrival)
+            groups.setdefault((arrival.device, arrival.seal.epoch), []).append(arrival)
         numbers = {self._rows[name]["num"]: name for name, _ in groups}
         known: dict[str, dict[str, _Epoch]] = {}
         for num, epoch, hwm, ahead, *counts in select_in(self._db, _READ_MARKS, list(numbers)):
@@ -196,9 +196,9 @@ class Batch:
         windows: list[tuple[Any, ...]] = []
         marks, size = [], 0
         for (name, epoch), group in groups.items():
-            group.sort(key=lambda arrival: arrival.seq)
+            group.sort(key=lambda arrival: arrival.seal.seq)
             mine = known.setdefault(name, {})
-            mark = mine.get(epoch) or mine.setdefault(epoch, _Epoch(group[0].floor - 1))
+            mark = mine.get(epoch) or mine.setdefault(epoch, _Epoch(group[0].seal.floor - 1))
             before = len(self._fresh.get(name, ()))
             taken = self._arrive(self._rows[name], mark, group)
             windows += taken
@@ -213,16 +213,14 @@ class Batch:
 
     def _arrive(self, row: dict[str, Any], mark: _Epoch, group: list[Arrival]) -> list[tuple[Any, ...]]:
         num, taken, before = row["num"], [], mark.lost
-        floor = 0
+        floor = max(arrival.seal.floor for arrival in group)
+        mark.dropped = max(mark.dropped, *(arrival.seal.dropped for arrival in group))
         for arrival in group:
-            window = arrival.window
-            seal = window.seal if window is not None else None
-            floor = max(floor, arrival.floor)
-            mark.dropped = max(mark.dropped, arrival.dropped, seal.dropped if seal is not None else 0)
-            if not mark.take(arrival.seq):
+            seal, window = arrival.seal, arrival.window
+            if not mark.take(seal.seq):
                 continue
             taken.append((
-                num, arrival.epoch, arrival.seq, arrival.received_ms, arrival.refused or None,
+                num, seal.epoch, seal.seq, arrival.received_ms, arrival.refused or None,
                 arrival.payload if not arrival.refused and arrival.sample is None else None,
             ))  # fmt: skip
             if window is not None:
@@ -247,8 +245,7 @@ class Batch:
         elif gone:
             self._event(row, last.received_ms, "lost", f"no longer has {gone} windows that it did not give up")
         if last.window is not None:
-            seal = last.window.seal
-            row["waiting"] = min(_MOST, max(0, seal.floor - 1 + seal.spooled - mark.hwm - mark.held))
+            row["waiting"] = min(_MOST, max(0, last.seal.floor - 1 + last.seal.spooled - mark.hwm - mark.held))
         mark.seen_ms = max(mark.seen_ms, last.received_ms)
         self._online(row, last.received_ms)
         return taken
@@ -483,7 +480,8 @@ def _point(num: int, moment: int, arrival: Arrival, window: Window) -> tuple[Any
     bins = {source: (h.scale, h.zeros, h.buckets) for source, h in window.latency.items()}
     figures = [None if q is None else round(q, 3) for q in packed.quantiles([bins], (0.5, 0.95, 0.99))]
     rate = round(1000.0 * window.n / window.dur_ms, 2)
-    return (num, arrival.seq % RECENT, moment, arrival.epoch, arrival.seq, *figures, rate, window.system.temp)
+    seal = arrival.seal
+    return (num, seal.seq % RECENT, moment, seal.epoch, seal.seq, *figures, rate, window.system.temp)
 
 
 def _figures(several: Sequence[Sums]) -> dict[str, Any]:

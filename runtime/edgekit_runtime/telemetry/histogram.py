@@ -34,6 +34,7 @@ _SMALLEST = 1e-6
 _LARGEST = 2.0**64  # what from_wire takes
 _LARGEST_INDEX = 64  # octaves either side of 1 that a histogram from outside may span: 2^-64 to 2^64
 _MOST_COUNT = (1 << 53) - 1
+_WHOLE = {int}
 Recorded = tuple[str, tuple[str, ...], tuple[float, ...], "bool | None", "tuple[int, int, float | None] | None"]
 """source, stages, milliseconds in all and in each stage, whether the budget was met, (clipped values, values, top
 score)."""
@@ -155,25 +156,25 @@ class Histogram:
     @classmethod
     def from_wire(cls, value: object) -> Histogram:
         """What `wire` made, without `maximum` and `total`. Raises ValueError for anything else."""
-        if not isinstance(value, list) or len(value) not in (3, 4):
+        if type(value) is not list or len(value) not in (3, 4):
             raise ValueError("a histogram is [scale, offset, counts]")
-        scale, index, counts = value[0], value[1], value[2]
-        if not _integer(scale) or not 0 <= scale <= SCALE:
+        scale, index, counts, zeros = value if len(value) == 4 else (*value, 0)
+        if type(scale) is not int or not 0 <= scale <= SCALE:  # as JSON makes them, not a bool
             raise ValueError(f"a histogram's scale must be in 0..{SCALE}")
         span = _LARGEST_INDEX << scale
-        if not _integer(index) or abs(index) > span:
+        if type(index) is not int or not -span <= index <= span:
             raise ValueError("a histogram's offset is out of range")
-        if not isinstance(counts, list) or len(counts) > 2 * span:
+        if type(counts) is not list or len(counts) > 2 * span:
             raise ValueError("a histogram has too many buckets")
-        zeros = value[3] if len(value) == 4 else 0
-        whole = {*map(type, counts), type(zeros)} <= {int}  # a bool is not a count
-        least, most = (min(counts), max(counts)) if counts and whole else (1, 0)
-        if not whole or not 0 <= zeros <= _MOST_COUNT or least < -2 * span or most > _MOST_COUNT:
+        whole = type(zeros) is int and not set(map(type, counts)) - _WHOLE  # a bool is not a count
+        least = min(counts) if whole and counts else 1
+        if not whole or not 0 <= zeros <= _MOST_COUNT or least < -2 * span:
             raise ValueError("a histogram counts with whole numbers")
         made = cls(None, scale)
         if least > 0:
-            made.buckets = dict(zip(range(index, index + len(counts)), counts, strict=True))
+            made.buckets = dict(zip(range(index, index + len(counts)), counts))  # noqa: B905 - as long
             index += len(counts)
+            made.count = sum(counts) + zeros
         else:
             buckets = made.buckets
             for n in counts:
@@ -182,10 +183,10 @@ class Histogram:
                     index += 1
                 else:
                     index -= n or -1
+            made.count = sum(buckets.values()) + zeros
         if index > span + 1:
             raise ValueError("a histogram has too many buckets")
         made.zeros = zeros
-        made.count = sum(made.buckets.values()) + zeros
         if made.count > _MOST_COUNT:
             raise ValueError("a histogram counts too much")
         return made
@@ -215,10 +216,6 @@ def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) ->
         histogram.zeros += rows - above
         histogram.total += total
         histogram.maximum = max(histogram.maximum, maximum)
-
-
-def _integer(value: object) -> bool:
-    return type(value) is int  # as JSON makes them, not a bool
 
 
 def stages_of(timings: Mapping[str, float]) -> dict[str, float]:

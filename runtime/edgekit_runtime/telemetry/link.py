@@ -25,7 +25,7 @@ import selectors
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -376,7 +376,10 @@ class Link:
         if self._renewing:
             return
         if client.socket() is not None and client.want_write():
-            client.loop_write()
+            client.on_publish = None  # of messages without a receipt; paho makes a reason and properties for each
+            with _one_segment(client.socket()):
+                client.loop_write()
+            client.on_publish = self._on_publish
         client.loop_misc()
         now = time.monotonic()
         # some brokers of 3.1.1 wait for ever for the rest of a greeting that they misread
@@ -444,6 +447,16 @@ class Link:
         for sent in lost.values():
             if sent.receipt is not None:
                 sent.receipt(False)
+
+
+@contextlib.contextmanager
+def _one_segment(here: Any) -> Iterator[None]:
+    """Send what is written within it together: paho writes packet by packet."""
+    for held in (1, 0):
+        with contextlib.suppress(AttributeError, OSError):  # not on Linux; closed meanwhile
+            here.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
+        if held:
+            yield
 
 
 def _packet_bytes(topic: str, payload: bytes) -> int:

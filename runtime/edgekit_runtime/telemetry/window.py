@@ -35,6 +35,7 @@ MOST_LABEL = 32
 MOST_SEQ = 1 << 36
 """Ten windows a second for two centuries."""
 STAGES = ("input", "queue", "transfer", "inference", "output")
+_STAGES = frozenset(STAGES)
 _STAGE_OF = {"prepare": "input", "queue": "queue", "network": "transfer", "infer": "inference", "host": "inference",
     "finish": "output"}  # fmt: skip
 _STAGE_SCALE, _RATIO_SCALE = 2, 3
@@ -88,7 +89,7 @@ class About:
     top_scores: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class System:
     """The state of the board; unknown values are None.
 
@@ -130,7 +131,7 @@ class Report:
     semantic: BoundStats | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Seal:
     """Fields that are added when a window is sent.
 
@@ -147,7 +148,7 @@ class Seal:
     spooled_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Window:
     """A window as the host reads it. Version 1 ends with `differed`. See also Report, Seal.
 
@@ -306,7 +307,7 @@ def parse_window(payload: bytes, device: str) -> Window:
     most = _MOST_A_MS * dur_ms + _MOST_AT_ONCE
     n, errors = read_integer(value, "n", most=most), read_integer(value, "err", most=most)
     compared = read_integer(value, "hc", most=most) if "hc" in value else 0
-    if n != sum(h.count for h in latency.values()):
+    if n != sum([h.count for h in latency.values()]):
         raise WindowError("shape", "'n' is not the number of answers in 'lat'")
     return Window(
         device=device,
@@ -336,10 +337,10 @@ def parse_window(payload: bytes, device: str) -> Window:
 def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
     """The fields of version 2; each is absent if there is nothing to report."""
     stages = _histograms(value, "st") if "st" in value else {}
-    if not set(stages) <= set(STAGES) or any(histogram.count > 2 * most for histogram in stages.values()):
+    if not stages.keys() <= _STAGES or max([histogram.count for histogram in stages.values()], default=0) > 2 * most:
         raise WindowError("shape", "'st' has an unknown stage or counts too much")
     codes = value.get("ec", {})
-    if not isinstance(codes, dict) or len(codes) > _MOST_CODES + 1 or not all(_CODE.match(code) for code in codes):
+    if not isinstance(codes, dict) or len(codes) > _MOST_CODES + 1 or not all(map(_CODE.match, codes)):
         raise WindowError("shape", "'ec' is not an object of error codes")
     error_codes = {code: read_integer(codes, code, least=1, most=errors) for code in codes}
     if sum(error_codes.values()) > errors:
@@ -347,7 +348,7 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
     share = value.get("cl", [0, 0])
     if not isinstance(share, list) or len(share) != 2:
         raise WindowError("shape", "'cl' is not [clipped, values]")
-    counted = dict(zip(("cl", "of"), share, strict=True))
+    counted = {"cl": share[0], "of": share[1]}
     values = read_integer(counted, "of", most=_MOST_VALUES)
     psi = value.get("psi")
     if psi is not None and (isinstance(psi, bool) or not isinstance(psi, (int, float)) or not 0 <= psi <= _MOST_PSI):
@@ -458,10 +459,10 @@ def read_integer(value: Mapping[str, Any], name: str, *, least: int = 0, most: i
 
 
 def read_text(value: Mapping[str, Any], name: str) -> str:
-    text = value.get(name)
+    text: str = value.get(name)  # type: ignore[assignment]
     if not is_text(text, _MOST_TEXT):
         raise WindowError("shape", f"'{name}' must be text of at most {_MOST_TEXT} characters")
-    return str(text)
+    return text
 
 
 def is_text(value: object, most: int) -> bool:
@@ -469,12 +470,14 @@ def is_text(value: object, most: int) -> bool:
 
     Control characters and halves of surrogate pairs, which JSON can spell and UTF-8 cannot, are refused.
     """
-    return isinstance(value, str) and len(value) <= most and NO_TEXT.search(value) is None
+    if type(value) is not str or len(value) > most:
+        return False
+    return (value.isascii() and value.isprintable()) or NO_TEXT.search(value) is None
 
 
 def _histograms(value: Mapping[str, Any], name: str) -> dict[str, Histogram]:
     given = _part(value, name)
-    if len(given) > 8 or not all(_SOURCE.match(source) for source in given):
+    if len(given) > 8 or not all(map(_SOURCE.match, given)):
         raise WindowError("shape", f"'{name}' has unknown sources")
     try:
         return {source: Histogram.from_wire(histogram) for source, histogram in given.items()}
