@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/support")]
 
 from fleet.matrix import Matrix, run
 

@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path[:0] = [str(Path(__file__).parents[2] / name) for name in ("tests", "tests/support")]
 
 from fleet.proof import MaxSeqStore, Outcome, Plan, prove
 

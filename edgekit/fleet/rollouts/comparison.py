@@ -78,8 +78,9 @@ class BoardFigures:
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """What was counted of one figure. wave, others: (bad before, of, bad since, of), empty if it is not counted.
+    """What was counted of one figure.
 
+    wave, others: (bad before, of, bad since, of), empty if it is not counted.
     worse: boards of the wave that vote against the version, of those that have a vote.
     sure: its evidence, 1 where it decides.
     """
@@ -99,8 +100,9 @@ class ComparedFigure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """same: no worse. unknown: too few answers. better: only of `contrast`. why: in words, with the figures.
+    """same: no worse. unknown: too few answers. better: only of `contrast`.
 
+    why: in words, with the figures.
     evidence: logarithm for each test; the next wave adds to it. doubt: most boards have their
     strongest vote against it, and are too few. figures: what was compared, one of each kind.
     """
@@ -245,7 +247,7 @@ def _slow(share: float, margin: float) -> _Question:
     def counts(one: BoardFigures) -> BadCounts:
         return beyond(one.before.latency, one.since.latency, share, margin)
 
-    return _Question(f"slower than {name}", "slower", "faster", counts, describe)
+    return _Question(f"beyond {margin:.3g} times {name}", "slower", "faster", counts, describe)
 
 
 def _drifts(one: BoardFigures) -> bool | None:
@@ -280,7 +282,9 @@ def compare(
     earlier: Sequence[float] = (),
     better: bool = False,
 ) -> Verdict:
-    """boards, waves: of the whole roll-out. earlier: evidence of the waves before. better: times are exchanged."""
+    """boards, waves: of the whole roll-out. better: times are exchanged.
+
+    earlier: evidence of the waves before."""
     questions = _questions(p99_margin * _slowdown(others), ratio_margin)
     tests = sum(len(one.times) for one in questions)
     bound = waves * tests / RISK

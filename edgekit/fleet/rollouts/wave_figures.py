@@ -21,7 +21,7 @@ from edgekit.fleet.rollouts.rollout_tables import ABSENT_MS, Rollout
 from edgekit.fleet.rollouts.waves import place_of
 from edgekit.fleet.store import packed
 from edgekit.fleet.store.reading import Quarter
-from edgekit.fleet.store.records import Query, quarter_of
+from edgekit.fleet.store.records import quarter_of
 from edgekit.fleet.store.schema import SUMS
 from edgekit.fleet.store.sql import SqlStore
 from edgekit.fleet.store.sums import Sums
@@ -89,9 +89,10 @@ class WaveFigures:
                 earlier.append(_ComparedBoard(device, True, gone))
         if rollout.plan.against:
             ordered, (label, value) = {row[0] for row in rows}, rollout.plan.against
-            query = Query(model=rollout.name, limit=1 << 31, **{label: value})  # type: ignore[arg-type]
-            found = (one.id for one in self._store.devices(query)[0] if one.online and one.id not in ordered)
-            still = [_ComparedBoard(device, False, False) for device in found]
+            found = self._store.select(
+                f'SELECT "id" FROM device WHERE model = ? AND "{label}" = ? AND online = 1', (rollout.name, value)
+            )
+            still = [_ComparedBoard(device, False, False) for (device,) in found if device not in ordered]
             still.sort(key=lambda one: place_of(rollout.rev, one.device))
         return wave[:MOST_OF_WAVE], (still or earlier)[:MOST_OTHERS]
 

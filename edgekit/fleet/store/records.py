@@ -153,7 +153,7 @@ class Event:
 
 @dataclass(slots=True)
 class Arrival:
-    """A payload: a window, an event, part of a sample, or a refused one with the word in `refused`."""
+    """A payload: a window, an event, part of a sample, or a refused one, with the word why."""
 
     device: str
     seal: Seal

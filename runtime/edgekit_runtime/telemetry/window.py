@@ -470,7 +470,7 @@ def is_text(value: object, most: int) -> bool:
 
     Control characters and halves of surrogate pairs, which JSON can spell and UTF-8 cannot, are refused.
     """
-    if type(value) is not str or len(value) > most:
+    if not isinstance(value, str) or len(value) > most:
         return False
     return (value.isascii() and value.isprintable()) or NO_TEXT.search(value) is None
 
