@@ -176,7 +176,7 @@ $(VENV_TENSORRT_RTX)/.test: pyproject.toml | $(VENV)/bin/uv
 	touch $@
 
 # ONNX to TFLite needs Keras 2 and the whole of TensorFlow beside the converters, so it has an environment of its own.
-ONNX_TFLITE_NEEDS = -e '.[onnx-tflite]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'scikit-learn>=1.5'
+ONNX_TFLITE_NEEDS = -e '.[onnx-tflite,text]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'scikit-learn>=1.5'
 
 $(VENV_ONNX_TFLITE)/.test: pyproject.toml | $(VENV)/bin/uv
 	$(PYTHON) -m venv --without-pip $(VENV_ONNX_TFLITE)

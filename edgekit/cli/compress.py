@@ -110,7 +110,7 @@ def contract(
     if is_transformer(model):
         from edgekit.packaging.writer import write_whole
 
-        found, network = read_transformer(model, length), default_file(model).with_name(model.resolve().name + ".onnx")
+        found, network = read_transformer(model, length), default_file(model).with_name(model.absolute().name + ".onnx")
         if network.exists():
             raise OutputError("the file is there already", where=str(network), do="Remove it, or rename the folder")
         write_whole(network, found.onnx, "the model")

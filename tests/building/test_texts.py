@@ -61,6 +61,13 @@ def contract_of(folder):
     return describe(load(folder / "mini.onnx"), folder / "mini.contract.toml")
 
 
+def test_a_linked_folder_gives_both_files_its_own_name(tmp_path, edgekit):
+    worded.write_folder(tmp_path / "snapshot")
+    (tmp_path / "mini").symlink_to(tmp_path / "snapshot")
+    assert edgekit("contract", "mini", "--length", str(LENGTH)).code == 0
+    assert {"mini.onnx", "mini.contract.toml"} <= {file.name for file in tmp_path.iterdir()}
+
+
 def test_the_network_built_from_weights_computes_a_bert(drafted):
     contract, source = contract_of(drafted), load(drafted / "mini.onnx")
     found = worded.weights()

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import worded
 from onnx import TensorProto, helper, numpy_helper
 
+from edgekit_converters.fidelity.compare import rank_agreement
 from edgekit_converters.recipe.artifact import Artifact, recipe, transposed_pixels
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.source_model import SourceModel
+from edgekit_converters.sources.transformer import read_transformer
 from edgekit_converters.targets.onnx_to_tf import available
 from edgekit_converters.targets.workspace import convert
 from edgekit_runtime.contract.adapt import dequantize
@@ -117,6 +120,24 @@ def test_a_model_that_onnx2tf_cannot_express_is_an_error_not_an_exit(tmp_path: P
     )
     with pytest.raises(ConversionError, match="onnx2tf"):
         convert(load(tmp_path / "net.onnx"), recipe("tflite-f32"))
+
+
+@with_onnx2tf
+def test_an_encoder_of_texts_keeps_which_text_is_nearer_in_8_bits(tmp_path: Path) -> None:
+    (tmp_path / "mini.onnx").write_bytes(read_transformer(worded.write_folder(tmp_path / "mini"), 12).onnx)
+    source = load(tmp_path / "mini.onnx")
+    samples = []
+    for line in worded.LINES:
+        ids = [2, *(worded.WORDS.index(word) for word in line.split()), 3]
+        row = np.array([ids + [0] * (12 - len(ids))])
+        given = {"input_ids": row, "attention_mask": np.minimum(row, 1), "token_type_ids": 0 * row}
+        samples.append([given[spec.name] for spec in source.inputs])
+    wanted = [source.predict(one)[0][0] for one in samples]
+    for name, least in (("tflite-f32", 0.999), ("tflite-int8-mixed", 0.9)):
+        artifact = convert(source, recipe(name), samples)
+        found = [answers(artifact, source, one)["sentence_embedding"][0] for one in samples]
+        assert rank_agreement(wanted, found) >= least, name
+    assert artifact.quantized_macs > 0.9
 
 
 def maps_and_sequences() -> bytes:
