@@ -227,7 +227,7 @@ def of_formula(y: Pixels, u: Pixels, v: Pixels) -> Pixels:
 
 
 def of_photo(width: int, height: int) -> Ways:
-    """OpenCV decodes at the smallest fraction that the network fills, and averages: it is the least like all of it."""
+    """OpenCV decodes at the smallest fraction that fills the network, and averages."""
     data = photo(width, height)
     decode = decoder()
 

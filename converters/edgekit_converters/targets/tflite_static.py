@@ -189,7 +189,7 @@ _LOADING = threading.Lock()
 
 
 def _quantizer() -> Any:
-    """Load TensorFlow's quantizer by itself, or with all of TensorFlow, which takes seconds and 300 MB."""
+    """Load TensorFlow's quantizer, if possible without TensorFlow: seconds and 300 MB less."""
     with _LOADING:
         package = None if {"tensorflow", _MODULE} & sys.modules.keys() else importlib.util.find_spec("tensorflow")
         for folder in (package and package.submodule_search_locations) or ():
