@@ -245,7 +245,7 @@ class Finisher:
     def __call__(
         self, raw: Sequence[NDArray[Any]] | MappingProxyType[str, NDArray[Any]], item: int = 0
     ) -> Mapping[str, NDArray[Any]]:
-        """Item `item` of the batch: original dtypes, read-only, no batch axis. What is finished stays as it is."""
+        """Item `item` of the batch: original dtypes, read-only, no batch axis. Finished ones stay."""
         if isinstance(raw, MappingProxyType):
             return raw
         outputs = {}
