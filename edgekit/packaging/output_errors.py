@@ -17,6 +17,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("onnx2tf", "tf_keras"), ("onnx-tflite",)),
     "PIL": ("image",),
     "av": ("video",),
+    "ethosu": ("vela",),
     "litert_torch": ("torch-tflite",),
     "model_signing": ("openssf",),
     "onnxruntime": ("onnx",),
