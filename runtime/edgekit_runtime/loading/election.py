@@ -113,19 +113,19 @@ def choose_verdict(
         return None
     best, why = elect(fitting, champion, budget_ms)
     rest = sorted(one.p50_ms or 0.0 for one in fitting if one is not best)
+    settled = settled or (not rest and all(one.had_turn for one in tried))
     figures = {"p50": best.p50_ms, "p99": best.p99_ms}
     shown = [f"{name} {ms:.3g} ms" for name, ms in figures.items() if ms is not None]
     shown += [] if best.cpu_ms is None else [f"{best.cpu_ms:.3g} ms of processor"]
     why = f"{'the only one that passed' if len(passed) == 1 else why}: {', '.join(shown)}"
-    if rest:
-        why += f"; the next takes {rest[0]:.3g} ms"
-    if not settled and rest:
+    why += f"; the next takes {rest[0]:.3g} ms" if rest else ""
+    if not settled:
         why += "; the board was busy or it was close, so a later opening measures again"
     if len(tried) == 1:
         why = "it is the only candidate"
     if len(fitting) < len(passed) and (better := elect(passed, champion, budget_ms)[0]) not in fitting:
         why += f"; {better.candidate.label} does not fit into {memory_mb:.0f} MB"
-    return TuningVerdict(best.candidate, "measured", why, tuple(tried), settled=settled or not rest)
+    return TuningVerdict(best.candidate, "measured", why, tuple(tried), settled=settled)
 
 
 def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:

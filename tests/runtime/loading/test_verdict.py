@@ -44,6 +44,14 @@ def test_the_reason_is_true_where_another_takes_less_and_where_it_is_open():
     assert not unsettled.settled
 
 
+def test_the_only_one_that_passed_is_measured_again_while_others_had_no_turn():
+    tried = (TRIED[0], CandidateTrial(SLOW), TRIED[2])
+    verdict = choose_verdict(tried, FAST, None, settled=False)
+    assert verdict.why.endswith("3.2 ms; the board was busy or it was close, so a later opening measures again")
+    assert not verdict.settled
+    assert choose_verdict((TRIED[0], TRIED[2]), FAST, None, settled=False).settled
+
+
 def test_a_slower_one_that_fits_into_memory_is_taken():
     verdict = choose_verdict(TRIED, FAST, 20.0)
     assert verdict.chosen == SLOW
