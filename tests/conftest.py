@@ -71,6 +71,7 @@ SLOW = (
     "runtime/serving/test_fault_matrix.py",
     "runtime/loading/test_gpu.py::test_nothing_that_is_built", "runtime/loading/test_tune.py::test_every_candidate",
     "runtime/loading/test_tune.py::test_what_a_busy_board_chose",
+    "runtime/loading/test_tune.py::test_it_is_measured_once",
     "runtime/serving/test_forked.py", "runtime/system/test_rlimits.py", "runtime/system/test_scarce.py",
     "runtime/loading/test_secret_children.py",
     "shipping/test_deb.py", "shipping/test_foreign.py", "shipping/test_install.py", "shipping/test_mediapipe.py",

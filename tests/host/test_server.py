@@ -475,7 +475,12 @@ def test_who_opens_connections_and_asks_nothing_keeps_nobody_else_waiting(path, 
                 time.sleep(0.01)
             for _ in range(3):
                 start = time.monotonic()
-                assert ask(host, "POST", INFER, json_request())[0] == 200
+                while True:
+                    try:
+                        assert ask(host, "POST", INFER, json_request())[0] == 200
+                        break
+                    except ConnectionError:  # of this address too many had not asked yet, and this was the oldest
+                        assert source == "127.0.0.1"
                 took.append(time.monotonic() - start)
             half_open = host.call(lambda: sum(one.half_open for one in host.server._connections))
         assert half_open <= 21

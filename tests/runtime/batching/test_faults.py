@@ -319,26 +319,27 @@ def test_a_served_result_travels():
     batcher.close()
 
 
-def test_results_of_a_batch_are_finished_once_each_by_the_worker_and_single_ones_are_not():
-    gate, batcher, first = blocked()
-    batcher.runs.finish = lambda result: ("finished", threading.get_ident(), result)
-    waiting = [batcher.submit(number) for number in (2, 3)]
-    gate.open.set()
-    alone, *joined = results([first, *waiting])
-    assert alone == 2
-    assert [(word, number) for word, _, number in joined] == [("finished", 4), ("finished", 6)]
-    assert {thread for _, thread, _ in joined} == {batcher._worker.ident}
-    batcher.close()
+def run_together(*items):
+    batcher = Batcher(lambda items: [item * 2 for item in items], assumed(8))
+    return batcher, [WaitingCaller(item, 0.0, LONG, 0) for item in items]
+
+
+def test_results_of_a_batch_are_finished_once_each_and_single_ones_are_not():
+    batcher, requests = run_together(2, 3)
+    batcher.runs.finish = lambda result: ("finished", result)
+    assert [outcome.result for outcome in batcher.runs.of(requests)] == [("finished", 4), ("finished", 6)]
+    assert [outcome.result for outcome in batcher.runs.of(requests[:1])] == [4]
 
 
 def test_each_member_gets_its_own_error_of_a_batch_that_cannot_be_finished():
-    gate, batcher, first = blocked()
+    batcher, requests = run_together("bad", 3)
     batcher.runs.finish = lambda result: 1 // 0
-    waiting = [batcher.submit(number) for number in (2, 3)]
-    gate.open.set()
-    assert results([first]) == [2]
-    errors = [future.exception(LONG) for future in waiting]
-    assert [type(error) for error in errors] == [ZeroDivisionError, ZeroDivisionError]
+    assert [outcome.result for outcome in batcher.runs.of(requests)] == ["badbad", 6], "alone each is its caller's"
+
+    def finish(result):
+        raise RuntimeError(f"it cannot be finished: {result}")
+
+    batcher.runs.finish = finish
+    errors = batcher.runs._once(requests)
+    assert [type(error) for error in errors] == [RuntimeError, RuntimeError]
     assert errors[0] is not errors[1]
-    assert results([batcher.submit(4)]) == [8]
-    batcher.close()
