@@ -11,6 +11,7 @@ import tiny
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.engines.registry import available
+from edgekit_runtime.policy.options import ModelLimits
 from edgekit_runtime.serving.request import Request
 from edgekit_runtime.system.errors import BudgetExceeded, ClosedError, InputError
 
@@ -135,7 +136,9 @@ def test_a_closed_model_refuses(path):
 @pytest.mark.parametrize(("seconds", "here"), [(0.0001, True), (0.002, False)])
 def test_a_short_inference_is_awaited_on_the_loop_which_goes_on(path, seconds, here):
     ran, turns, over = [], [], threading.Event()
-    with open_bundle(path, cache=False) as model:
+    with open_bundle(
+        path, cache=False, limits=ModelLimits(batching=False)
+    ) as model:  # who gains by batches waits for one
         device, run = model._journey.device, model._journey.device.engine.run
         device.engine.run = lambda tensors: (ran.append(threading.get_ident()), run(tensors))[1]
 
