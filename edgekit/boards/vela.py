@@ -98,7 +98,6 @@ def _compile(name: str, data: bytes, accelerator: str) -> VelaNetwork:
         file = Path(folder) / "net.tflite"
         file.write_bytes(data)
         file.chmod(0o644)  # the sandbox of root is another user
-        Path(folder).chmod(0o777)
         try:
             done = subprocess.run(
                 python_module("edgekit.boards.vela", folder, accelerator),

@@ -109,7 +109,7 @@ def warm_up(
     known = _known(kept, offer, recording.last_s)
     if known:
         seconds = {1: known[1]}
-        if on_gpu(single.info.name) and shares_one_engine(entry, offer):  # it prepares each size at its first run
+        if on_gpu(single.info.name, single.info.kernels) and shares_one_engine(entry, offer):  # a first run compiles
             for size in (one for one in offer if one <= max(known)):
                 single.run([np.repeat(tensor, size, axis=0) for tensor in recording.given])
     else:
