@@ -48,10 +48,8 @@ _LEAST_P99_MS = 1.0
 """Below this, the system's scheduler and not the model decides the 99th percentile."""
 HEADROOM = 1.25
 """Factor on promised memory: other engine versions and processors take a little more."""
-LEAST_SPARE = 1.15
-"""An estimate with less than this factor above the measurement is too small."""
 STEP_MB = 16
-"""A measured promise is rounded up to this, so that two builds rarely differ."""
+"""A promise of memory is rounded up to this, so that two builds rarely differ."""
 _ANSWERS, _MOST_S, _LEAST = 20, 2.0, 3
 _FIGURES = ("low_ms", "mid_ms", "high_ms")
 
@@ -107,10 +105,9 @@ def with_memory(
 def allowance_mb(estimated: int | None, bundle_bytes: int, measured_mb: float | None) -> float | None:
     """MB that a process may take. estimated: bytes of the model and the process, from its file."""
     # While a bundle is opened it is in memory twice: as it was read, and blob by blob
-    by_file = 0.0 if estimated is None else HEADROOM * (estimated + 2 * bundle_bytes) / 1e6
-    if measured_mb is not None and LEAST_SPARE * measured_mb > by_file:
-        return math.ceil(HEADROOM * measured_mb / STEP_MB) * STEP_MB
-    return _rounded(by_file) if by_file else None
+    by_file = 0.0 if estimated is None else (estimated + 2 * bundle_bytes) / 1e6
+    # No threshold between the two: a measurement that varies by its noise would cross it
+    return math.ceil(HEADROOM * max(by_file, measured_mb or 0.0) / STEP_MB) * STEP_MB or None
 
 
 @dataclass(frozen=True)
