@@ -73,7 +73,7 @@ test-python-%: setup
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel-$* . >/dev/null; \
 	$(BIN)/uv venv --quiet --python $$python .venv-$*; \
 	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel-$*/*.whl)[litert,onnx,camera,video,image,telemetry]" $(TEST_TOOLS); \
-	$(FEWER) .venv-$*/bin/python $(PYTEST) -p no:cacheprovider $(call report,python-$*) $(if $(filter $*,$(COVERED)),$(call coverage,$*)) $(BOARD_SUITES)
+	$(FEWER) .venv-$*/bin/python $(PYTEST) $(call report,python-$*) $(if $(filter $*,$(COVERED)),$(call coverage,$*)) $(BOARD_SUITES)
 
 test-tflite-runtime: setup-tflite
 ifneq ($(PYTHON_TFLITE),)

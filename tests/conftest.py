@@ -31,6 +31,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What tests/support/suites.py asks of pytest is of this session alone: some tests start another.
+os.environ.pop("PYTEST_ADDOPTS", None)
+
 load_profile()
 
 SLOW = (

@@ -20,6 +20,8 @@ REPORT = """<testsuites><testsuite>
 def made(tmp_path, monkeypatch):
     """Suites that stand for real ones: each make target writes what it is told to and exits so."""
     (tmp_path / "report.xml").write_text(REPORT)
+    (tmp_path / "one.xml").write_text(REPORT.replace("<error", "<skipped").replace("</error", "</skipped"))
+    (tmp_path / "again.xml").write_text('<testsuite><testcase classname="a" name="bad" time="2"/></testsuite>')
     (tmp_path / "coverage.json").write_text('{"totals": {"percent_covered": 79.96}}')
     (tmp_path / "green.xml").write_text('<testsuites><testsuite><testcase name="x" time="1"/></testsuite></testsuites>')
     lines = [
@@ -27,6 +29,9 @@ def made(tmp_path, monkeypatch):
         "red:\n\tcp report.xml build/reports/red.xml; exit 1",
         "gone:\n\techo no such Python > build/reports/gone.left-out",
         "dead:\n\ttrue",
+        "once:\n\techo $$PYTEST_ADDOPTS >> asked; if [ -e seen ]; then cp again.xml build/reports/once.xml; "
+        "else touch seen; cp one.xml build/reports/once.xml; exit 1; fi",
+        "always:\n\techo $$PYTEST_ADDOPTS >> asked; cp one.xml build/reports/always.xml; exit 1",
         "covered:\n\tcp green.xml build/reports/covered.xml; cp coverage.json build/reports/covered.coverage.json; "
         "exit 1",
         *(
@@ -86,6 +91,30 @@ def test_a_suite_that_takes_too_much_of_the_processors_fails_in_ci(made, monkeyp
     monkeypatch.setattr(suites, "MOST_PROCESSOR_S", {"green": limit})
     assert suites.main(["green"]) == code
     assert f" of {limit:.0f} s of the processors" in capfd.readouterr().out
+
+
+def test_a_test_that_passes_alone_is_named_and_is_no_failure(made, monkeypatch, capfd):
+    monkeypatch.setattr(suites, "SUITES", {"once": "once"})
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    assert suites.main([]) == 0
+    *_, suite, unsteady, total = capfd.readouterr().out.strip().splitlines()
+    assert "2 passed, 0 failed, 2 skipped" in suite
+    assert unsteady.split() == ["unsteady,", "passed", "alone:", "a::bad"]
+    assert total == "2 passed, 0 failed, 2 skipped"
+    first, second = (made / "asked").read_text().splitlines()
+    assert second == f"{first} --last-failed"
+    assert "cache_dir=" in first
+
+
+def test_a_test_that_fails_alone_has_failed_and_many_are_not_tried_again(made, monkeypatch, capfd):
+    monkeypatch.setattr(suites, "SUITES", {"always": "always"})
+    assert suites.main([]) == 1
+    assert "1 passed, 1 failed, 2 skipped" in capfd.readouterr().out
+    assert len((made / "asked").read_text().splitlines()) == 2
+    monkeypatch.setattr(suites, "SUITES", {"always": "always", "red": "red"})
+    monkeypatch.setattr(suites, "SECOND_LOOK", 2)
+    assert suites.main(["always", "red"]) == 1
+    assert len((made / "asked").read_text().splitlines()) == 3
 
 
 def test_a_name_that_no_suite_has_is_refused(made, capfd):

@@ -6,7 +6,8 @@
 The fast and the slow one use several processes and run one after the other. All others use one and run beside each
 other, three at a time: one waits for downloads, installs or ends while others compute, and their output comes when they
 are done. A suite is a make target that writes a JUnit report to build/reports, and maybe a report of its
-coverage. The summary has a line a suite, the slowest tests of all of them (build/reports/slowest.txt), and the sum as
+coverage. A few tests that failed run again, alone: what passes then failed by the load of the machine, and the summary
+names it. The summary has a line a suite, the slowest tests of all of them (build/reports/slowest.txt), and the sum as
 its last line. Exit 1 if a suite failed or, in CI, could not run.
 """
 
@@ -23,7 +24,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,8 @@ and a core may be 1.6 times slower. A suite that takes more has tests that belon
 BESIDE = tuple(name for name in SUITES if name not in ("fast", "slow"))
 """Each uses one process."""
 AT_ONCE = 3
+SECOND_LOOK = 3
+"""So many failed tests in all run again. More are no accident."""
 SLOWEST = 50
 
 
@@ -60,6 +63,7 @@ class Outcome:
     not.
 
     covered: per cent of statements and branches, where it was measured. processor_s: of a suite that has a limit.
+    unsteady: tests that failed, and passed alone.
     """
 
     suite: str
@@ -70,6 +74,7 @@ class Outcome:
     reason: str = ""
     covered: float | None = None
     processor_s: float = 0.0
+    unsteady: tuple[str, ...] = ()
 
     def line(self) -> str:
         if self.reason:
@@ -79,7 +84,8 @@ class Outcome:
         covered = "" if self.covered is None else f", {self.covered:.1f} % covered"
         limit = MOST_PROCESSOR_S.get(self.suite)
         late = "" if limit is None else f", {self.processor_s:.0f} of {limit:.0f} s of the processors"
-        return f"{self.suite:15} {counts} in {self.seconds:.0f} s{late}{covered}{broken}"
+        unsteady = "".join(f"\n{'':15} unsteady, passed alone: {name}" for name in self.unsteady)
+        return f"{self.suite:15} {counts} in {self.seconds:.0f} s{late}{covered}{broken}{unsteady}"
 
     def failed(self, *, ci: bool) -> bool:
         late = self.processor_s > MOST_PROCESSOR_S.get(self.suite, math.inf)
@@ -100,12 +106,12 @@ def run(suite: str, *, shown: bool = True) -> Outcome:
     for file in (report, left_out, coverage):
         file.unlink(missing_ok=True)
     started, before = time.monotonic(), _children_s()
-    command = ["make", "--no-print-directory", SUITES[suite], *(["JOBS=1"] if suite in BESIDE else [])]
+    command, environ = _command(suite, *(["JOBS=1"] if suite in BESIDE else []))
     if shown:
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
     else:
         done = subprocess.run(
-            command, cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, cwd=ROOT, env=environ, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         code = done.returncode
         print(done.stdout, flush=True)
@@ -116,6 +122,29 @@ def run(suite: str, *, shown: bool = True) -> Outcome:
     covered = json.loads(coverage.read_text())["totals"]["percent_covered"] if coverage.exists() else None
     used = _children_s() - before if suite in MOST_PROCESSOR_S else 0.0
     return Outcome(suite, code or int(not counts), seconds, counts, tests, covered=covered, processor_s=used)
+
+
+def look_again(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Failed tests run once more with nothing beside them, if they are few."""
+    few = sum(outcome.counts["failed"] for outcome in outcomes) <= SECOND_LOOK
+    return [_alone(outcome) if few and outcome.counts["failed"] else outcome for outcome in outcomes]
+
+
+def _alone(outcome: Outcome) -> Outcome:
+    appended = () if outcome.covered is None else ("--cov-append",)
+    command, environ = _command(outcome.suite, "JOBS=1", "FAST_JOBS=1", options=("--last-failed", *appended))
+    code = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
+    again, tests = read_report(REPORTS / f"{outcome.suite}.xml")
+    if code or again["passed"] != outcome.counts["failed"]:
+        return outcome
+    counts = outcome.counts + Counter(passed=again["passed"]) - Counter(failed=again["passed"])
+    return replace(outcome, code=0, counts=counts, unsteady=tuple(name for _, name in tests))
+
+
+def _command(suite: str, *settings: str, options: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
+    """What runs a suite, and its environment. pytest keeps what failed in a folder of the suite."""
+    asked = (os.environ.get("PYTEST_ADDOPTS", ""), "-o", f"cache_dir={REPORTS / suite}.cache", *options)
+    return ["make", "--no-print-directory", SUITES[suite], *settings], os.environ | {"PYTEST_ADDOPTS": " ".join(asked)}
 
 
 def _children_s() -> float:
@@ -161,7 +190,7 @@ def main(names: Sequence[str]) -> int:
         print(f"no such suite: {', '.join(unknown)}; there are {', '.join(SUITES)}", file=sys.stderr)
         return 2
     REPORTS.mkdir(parents=True, exist_ok=True)
-    outcomes = run_all(list(names or SUITES))
+    outcomes = look_again(run_all(list(names or SUITES)))
     (REPORTS / "slowest.txt").write_text(slowest(outcomes) + "\n")
     print(f"\nthe slowest tests:\n{slowest(outcomes)}\n\n{summary(outcomes)}", flush=True)
     return int(any(outcome.failed(ci=os.environ.get("CI") == "true") for outcome in outcomes))
