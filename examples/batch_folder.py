@@ -1,8 +1,8 @@
-"""A folder of pictures into a CSV, and nothing twice.
+"""Classify a folder of images into a CSV, with a disk cache.
 
     python examples/batch_folder.py net.ekb photos/ answers.csv --cache answers.db
 
-Answers are kept on disk by the picture's bytes: the next run computes only what is new.
+The cache is keyed by each image's bytes: a second run computes only new images.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
         for path in files:
             try:
                 answer = model.predict(path)
-            except EdgekitError as error:  # one broken file ends nothing
+            except EdgekitError as error:  # skip a broken file, continue with the rest
                 table.writerow((path, f"error: {error}", ""))
                 sources["error"] += 1
                 continue

@@ -1,10 +1,10 @@
-"""Answer a camera's newest frame, drop older ones.
+"""Classify a camera's newest frame and drop older ones.
 
     python examples/camera_loop.py demo/bundles/efficientnet_lite0-raspberry-pi-4.ekb 0
     python examples/camera_loop.py net.ekb rtsp://porch.local/main
     python examples/camera_loop.py net.ekb clip.mp4
 
-A numbered camera needs the extra `camera`, a URL or a clip `video`. Ctrl-C ends the loop.
+A numbered camera needs the extra `camera`; a URL or a clip needs `video`. Ctrl-C ends the loop.
 """
 
 import sys

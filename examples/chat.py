@@ -1,11 +1,11 @@
-"""A chat on the terminal, from the device; from a server where the device would begin too late.
+"""Chat in the terminal with a model on the device, or on a server if the device would start too late.
 
     edgekit build model.gguf --profile raspberry-pi-5
     python examples/chat.py bundles/model-raspberry-pi-5.ekb
     python examples/chat.py bundles/model-raspberry-pi-5.ekb --server http://gpu-box:8000 --budget-ms 500
 
-Each line is a question. Ctrl-C ends an answer, Ctrl-D the chat. The line below an answer says who gave it, when its
-first piece came, and how fast the rest followed.
+Each line is a question. Ctrl-C ends an answer, Ctrl-D the chat. The line below an answer shows its source, the time to
+the first token, and the rate of the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgekit_runtime import EdgekitError, Host, Model, open_bundle
 
 
 def await_hosts(model: Model, most_s: float = 10.0) -> None:
-    """A server is asked once it has proven that it answers, which begins when the bundle is opened."""
+    """The server is used once its probe succeeds; probing starts when the bundle is opened."""
     end = time.monotonic() + most_s
     while time.monotonic() < end and not all(one["proven"] or one["last_error"] for one in model.describe()["hosts"]):
         time.sleep(0.05)
@@ -28,7 +28,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("bundle")
     asked.add_argument("--server", help="an OpenAI-compatible server: vLLM, llama.cpp")
-    asked.add_argument("--budget-ms", type=float, help="until the first piece of an answer")
+    asked.add_argument("--budget-ms", type=float, help="until the first token of an answer")
     asked.add_argument("--system", help="instructions for the model")
     asked.add_argument("--max-tokens", type=int, default=300)
     asked.add_argument("--drill-ms", type=float, default=0.0, help="make the device slower by so much, as a drill")
@@ -51,7 +51,7 @@ def main() -> None:
                 print(f"\n{error} [{error.code}]", file=sys.stderr)
                 continue
             speed = "" if answer.tokens_per_s is None else f", {answer.tokens_per_s:.0f} tokens a second"
-            print(f"\n  [{answer.source}, first piece after {answer.first_ms or 0:.0f} ms{speed}]", flush=True)
+            print(f"\n  [{answer.source}, first token after {answer.first_ms or 0:.0f} ms{speed}]", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python examples/report_to_broker.py net.ekb photo.png --broker mqtt://127.0.0.1:1883 --device porch-1
 
-Reports wait on disk while the broker is away, and none is lost when the power goes.
+Reports wait on disk while the broker is unreachable, and survive a power cut.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     until = time.monotonic() + options.seconds
     with open_bundle(options.bundle, telemetry=telemetry) as model, contextlib.suppress(KeyboardInterrupt):
         while time.monotonic() < until:
-            with contextlib.suppress(BudgetExceeded):  # it is counted, and reported
+            with contextlib.suppress(BudgetExceeded):  # counted and reported by the runtime
                 model.predict(options.picture, budget_ms=100)
             time.sleep(0.1)
 

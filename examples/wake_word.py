@@ -1,10 +1,10 @@
-"""Listen for a word, with a model that keeps a state.
+"""Detect a wake word with a stateful model.
 
     python examples/wake_word.py hey_house.ekb speech.wav
     arecord -q -t raw -f S16_LE -r 16000 -c 1 | python examples/wake_word.py hey_house.ekb -
 
-The model takes a row of samples, -1 to 1, at the rate that it was trained with, and gives the word's probability. A
-word is heard where the mean of the last scores passes the threshold; then the session starts again.
+The model takes a row of samples, -1 to 1, at its training rate, and returns the word's probability. The word is
+detected when the mean of the last scores passes the threshold; then the session restarts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgekit_runtime import open_bundle
 
 
 def pieces(read: Callable[[int], bytes], size: int, hop: int) -> Iterator[np.ndarray]:
-    """Rows of `size` samples, one each `hop`. read: gives so many bytes, none at the end."""
+    """Yield rows of `size` samples, one every `hop`. read(n) returns n bytes, or none at the end."""
     row = np.zeros(0, np.float32)
     while data := read(2 * hop):
         samples = np.frombuffer(data[: len(data) // 2 * 2], "<i2").astype(np.float32) / 32768

@@ -1,10 +1,10 @@
-"""A picture in, JSON out.
+"""Serve a model over HTTP: an image in, JSON out.
 
     python examples/web_service.py demo/bundles/efficientnet_lite0-raspberry-pi-4.ekb --port 8000
     curl --data-binary @demo/coffee.png http://127.0.0.1:8000/
 
-One model for all threads: it batches or takes turns as it measured. What cannot be answered within the budget is
-refused with 503, so that a client can go elsewhere. `edgekit host serve` is the same with TLS, tokens and metrics.
+All threads share one model. A request that would exceed the budget gets a 503, so that the client can try another
+server. `edgekit host serve` adds TLS, tokens and metrics.
 """
 
 from __future__ import annotations

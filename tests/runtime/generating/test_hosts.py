@@ -220,11 +220,11 @@ def chatted(lines, bundle, *options):
 def test_the_example_streams_from_the_device(bundle):
     said, _ = chatted("abc\n\nx\n", bundle, "--max-tokens", "4")
     assert [said[0], said[2]] == ["defg", "yz a"]
-    assert said[1].startswith("  [device, first piece after ")
+    assert said[1].startswith("  [device, first token after ")
 
 
 def test_the_example_streams_from_a_server_under_a_budget_that_the_device_cannot_keep(bundle, real):
     options = "--max-tokens", "4", "--server", real, "--budget-ms", str(BUDGET_MS), "--drill-ms", "3600000"
     said, errors = chatted("abc\nx\n", bundle, *options)
     assert [said[0], said[2]] == ["defg", "yz a"], errors
-    assert said[1].startswith("  [host, first piece after ")
+    assert said[1].startswith("  [host, first token after ")
