@@ -11,10 +11,9 @@ VENV_ONNX_TFLITE := .venv-onnx-tflite
 VENV_TORCH := .venv-torch
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
-# So many processes take the files in the order of the tree; those of suites that run beside each other: tests/support/suites.py.
-JOBS ?= 2
-# Many of the fast tests wait for a process or for a time-out.
-FAST_JOBS ?= 3
+# So many processes take the files in the order of the tree: one more than two cores, since many tests wait for a process, a download
+# or a time-out. Suites that run beside each other take one each: tests/support/suites.py.
+JOBS ?= 3
 
 # The tests start thousands of processes: each would compile our modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -27,8 +26,7 @@ PIP = $(BIN)/python -m pip $(if $(1),--python $(1)/bin/python) install --quiet -
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
 
 REPORTS := build/reports
-pytest = -m pytest $(if $(filter 1,$(1)),,-n $(1) --dist loadfile --no-loadscope-reorder)
-PYTEST = $(call pytest,$(JOBS))
+PYTEST = -m pytest $(if $(filter 1,$(JOBS)),,-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 report = --junitxml=$(REPORTS)/$(1).xml
 
 .PHONY: demo test test-avx2-only test-all test-slow test-interop test-tflite-runtime test-openvino test-llm test-tensorrt-rtx test-onnx-tflite test-torch fuzz kill mutate steady docs setup setup-demo lint dist clean
@@ -38,11 +36,11 @@ demo: setup-demo
 
 # One Python, a few minutes. What it leaves out says so: tests/conftest.py has the list.
 test: setup
-	$(BIN)/python $(call pytest,$(FAST_JOBS)) -m "not slow" $(call report,fast)
+	$(BIN)/python $(PYTEST) -m "not slow" $(call report,fast)
 
 # The same on an x86 processor with AVX2 and nothing later, or as if on one: tests/support/avx2_only.py.
 test-avx2-only: setup
-	$(BIN)/python tests/support/avx2_only.py $(BIN)/python $(call pytest,$(FAST_JOBS)) -m "not slow" $(call report,avx2-only)
+	$(BIN)/python tests/support/avx2_only.py $(BIN)/python $(PYTEST) -m "not slow" $(call report,avx2-only)
 
 # Every suite, though one fails, and one summary.
 test-all: setup
@@ -56,10 +54,10 @@ test-interop: setup
 	$(BIN)/python -m pytest $(call report,interop) tests/interop
 
 # The runtime's suites again, where other code runs: on other Pythons, out of the built wheel, and with tflite-runtime.
-# OpenSSF's verifier is in the workstation's environment alone.
-BOARD_SUITES = tests/contracts tests/runtime tests/packaging --ignore=tests/packaging/test_openssf.py
+# OpenSSF's verifier is in the workstation's environment alone, and no board stores a fleet.
+BOARD_SUITES = tests/contracts tests/runtime tests/packaging --ignore=tests/packaging/test_openssf.py --ignore=tests/contracts/test_stores.py
 FEWER = EDGEKIT_TEST_EXAMPLES=0.2
-TEST_TOOLS = 'psycopg[binary]>=3.1' 'redis>=5' 'pytest>=8.3' 'pytest-cov>=6' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
+TEST_TOOLS = 'redis>=5' 'pytest>=8.3' 'pytest-cov>=6' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
 
 # Branches of the runtime that its tests take, in one of these suites: following them costs half as much again.
 COVERED = 3.13
@@ -85,7 +83,7 @@ endif
 
 # OpenVINO has an environment of its own: installed in .venv, every test that opens a bundle would measure it, too.
 test-openvino: $(VENV_OPENVINO)/.test
-	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts tests/runtime/engines tests/runtime/loading/test_candidates.py tests/runtime/loading/test_gpu.py tests/runtime/loading/test_race.py tests/runtime/loading/test_tune.py tests/runtime/loading/test_verdict.py
+	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts/test_engines.py tests/runtime/engines tests/runtime/loading/test_candidates.py tests/runtime/loading/test_gpu.py tests/runtime/loading/test_race.py tests/runtime/loading/test_tune.py tests/runtime/loading/test_verdict.py
 
 # llama.cpp has 100 MB, and the language model of one test as much: an environment of their own.
 test-llm: $(VENV_LLM)/.test
