@@ -26,10 +26,9 @@ class BuildRequest:
     profiles: tuple[str, ...] = like(
         PROFILE,
         MISSING,
-        help="The board to build for; `edgekit profiles list` shows them. Repeat it for several boards, which share "
-        "the work.",
+        help="The board to build for, from `edgekit profiles list`. Repeatable; boards share the work.",
         flag="--profile",
-        section="What to build for",
+        section="Targets",
         link="boards.md#names",
     )
     _: KW_ONLY
@@ -37,71 +36,70 @@ class BuildRequest:
     anchors: tuple[Path, ...] = like(ANCHOR, ())
     name: str | None = option(
         None,
-        "What the bundles are called, in at most 100 letters, digits, `.`, `_` and `-`. Default: as the model file.",
+        "Name of the bundles: at most 100 letters, digits, `.`, `_` and `-`. Default: the model file's name.",
         metavar="NAME",
     )
-    model_version: str = option("1", "Your model's version, kept in the bundle.", metavar="TEXT")
-    output: Path = like(OUTPUT, Path("bundles"), help="Where bundles and the report go.")
+    model_version: str = option("1", "The model's version, stored in the bundle.", metavar="TEXT")
+    output: Path = like(OUTPUT, Path("bundles"), help="Folder for the bundles and the report.")
 
-    signing: SigningOptions = section(SigningOptions, "Who signs, and who can read")
+    signing: SigningOptions = section(SigningOptions, "Signing and encryption")
     encrypt: Secret | None = option(
         None,
-        "Encrypt what the bundles hold with the key at file:PATH, env:NAME or cmd:COMMAND (make one: edgekit keys new "
+        "Encrypt the bundles' contents with the key at file:PATH, env:NAME or cmd:COMMAND (make one: edgekit keys new "
         "--secret). Labels and names stay readable.",
         metavar="SOURCE",
         kind="source",
         link="#encryption",
     )
 
-    terms: BundleTerms = section(BundleTerms, "What the bundles state")
+    terms: BundleTerms = section(BundleTerms, "Bundle metadata")
 
     calibration: str | None = option(
         None,
-        "A hundred or more typical inputs, without labels: they show which numbers flow through the model, which "
-        "INT8 must know. A folder of images or .wav files, .npy, .npz, data.yaml, COCO's .json, or module:function.",
+        "A hundred or more typical inputs, without labels, to measure value ranges for INT8. A folder of images or "
+        ".wav files, .npy, .npz, data.yaml, COCO .json, or module:function.",
         metavar="SET",
-        section="Your data",
+        section="Data",
         link="#calibration-and-evaluation-sets",
     )
     evaluation: str | None = option(
         None,
-        "Other inputs, to measure how far each result drifts from your model. With labels (sub-folders, or `y` in "
-        "an .npz) accuracy is measured. Default: a part of --calibration is held out.",
+        "Other inputs, to compare each artifact with your model. With labels (sub-folders, or `y` in an .npz) accuracy "
+        "is measured. Default: part of --calibration is held out.",
         metavar="SET",
     )
     metric: str | None = option(
         None,
-        f"What decides: {', '.join(METRICS)}, or your own module:function. Default: what the task and the labels "
-        "suggest.",
+        f"The metric to compare by: {', '.join(METRICS)}, or your own module:function. Default: chosen from the task "
+        "and the labels.",
         metavar="NAME",
         names="metrics",
         link="#metrics-and-the-limit",
     )
     compare: tuple[Path, ...] = option(
         (),
-        "A .tflite or .onnx file that another tool made of MODEL. It is measured and shown with edgekit's own, "
-        "and never packed. Tensors are matched by name, else by shape. Repeatable.",
+        "A .tflite or .onnx file that another tool made from MODEL. It is measured for comparison and never packed. "
+        "Tensors are matched by name, else by shape. Repeatable.",
         metavar="FILE",
     )
     allow_random: bool = option(
         False,
-        "Make up inputs if none are given. For a first look only: results on real input will differ, and the report "
-        "says so.",
+        "Use random inputs if none are given. For a first look only: results on real inputs will differ.",
     )
 
     max_drop: float | None = option(
         None,
-        "How much accuracy INT8 may cost, in points: 1%. An artifact that loses more is repaired or refused. Without "
-        "labels: how many answers may change. 100% allows everything. Default: 5%; no limit on made-up inputs.",
+        "Largest accuracy loss allowed, in points: 1%. An artifact that loses more is repaired or rejected. Without "
+        "labels: share of answers that may change. 100% allows everything. Default: 5%; no limit on random inputs.",
         metavar="PERCENT",
         kind="percent",
         section="Limits",
         link="#metrics-and-the-limit",
     )
-    budget_ms: float | None = like(BUDGET_MS, help="The most one inference may take on the board, milliseconds.")
+    budget_ms: float | None = like(BUDGET_MS, help="Longest inference allowed on the board, milliseconds.")
     repair_s: float = option(
         120.0,
-        "Processor time to search for a repair of INT8 that loses more than --max-drop. 0: do not repair.",
+        "CPU time for repairing an INT8 artifact that loses more than --max-drop. 0: do not repair.",
         "--repair-budget",
         metavar="SECONDS",
         least=0,
@@ -110,7 +108,7 @@ class BuildRequest:
     )
     recipes: tuple[str, ...] = option(
         (),
-        "Make only this kind of artifact, such as tflite-int8; repeatable. Default: all that may be worth it.",
+        "Build only this kind of artifact, such as tflite-int8; repeatable. Default: all that suit the boards.",
         "--recipe",
         metavar="NAME",
         names="recipes",
@@ -118,7 +116,7 @@ class BuildRequest:
     )
     alternates: int = option(
         1,
-        "How many runners-up to keep in each bundle, so that the board itself can find out which is faster.",
+        "Number of runners-up to pack into each bundle; the board picks the fastest.",
         metavar="N",
         least=0,
         most=2,
@@ -133,33 +131,32 @@ class BuildRequest:
     )
     degraded: tuple[Path, ...] = option(
         (),
-        "Also pack the model of this bundle, a smaller one for the same board and contract. It answers what would be "
-        "late, where the application opens it with ModelLimits(degraded=True). Repeatable, one a board.",
+        "Also pack the model of this bundle: a smaller one for the same board and contract. It answers requests that "
+        "would be late, if opened with ModelLimits(degraded=True). Repeatable, one per board.",
         metavar="BUNDLE",
         link="app-developer.md#deadlines",
     )
 
     contract: Path | None = option(
         None,
-        "A file that says what inputs and outputs mean. Default: MODEL.contract.toml next to the model.",
+        "File that describes the inputs and outputs. Default: MODEL.contract.toml next to the model.",
         metavar="TOML",
-        section="What the model file leaves open",
+        section="Model",
         link="#the-contract-file",
     )
-    options: LoadOptions = section(LoadOptions, "What the model file leaves open")
+    options: LoadOptions = section(LoadOptions, "Model")
 
     jobs: int = option(
         min(2, os.cpu_count() or 1),
-        "How much is converted and measured at once. Default: 2, or the number of cores if that is less.",
+        "Number of parallel conversions and measurements. Default: 2, or the number of cores if lower.",
         metavar="N",
         least=1,
         most=64,
-        section="How the build runs",
+        section="Execution",
     )
     cache: Path | None = option(
         None,
-        "Where work is kept for the next build. Default: edgekit/build in your cache folder (~/.cache); it stays "
-        "below 4 GiB.",
+        "Build cache. Default: edgekit/build in your cache folder (~/.cache), at most 4 GiB.",
         metavar="DIR",
         link="#the-build-cache",
     )

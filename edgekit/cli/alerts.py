@@ -12,7 +12,7 @@ import click
 
 from edgekit.cli.options import PATH, as_json, print_json, shared, store
 
-hours = shared("--hours", type=click.FloatRange(0, 48), default=24.0, show_default=True, help="How far back.")
+hours = shared("--hours", type=click.FloatRange(0, 48), default=24.0, show_default=True, help="How many hours back.")
 
 
 @click.command()
@@ -49,7 +49,7 @@ def alerts(everything: bool, store: str, as_json: bool) -> int:
 
 @click.command()
 @click.argument("number", type=int)
-@click.option("--by", metavar="NAME", help="Who handles it. Default: your user name.")
+@click.option("--by", metavar="NAME", help="Who is handling it. Default: your user name.")
 @store()
 @as_json
 def acknowledge(number: int, by: str | None, store: str, as_json: bool) -> int:
@@ -76,9 +76,9 @@ def acknowledge(number: int, by: str | None, store: str, as_json: bool) -> int:
 @store()
 @as_json
 def silence(what: str, hours: float, store: str, as_json: bool) -> int:
-    """Send no messages about an alert, or a kind of alert.
+    """Send no messages about an alert or a kind of alert.
 
-    WHAT is the alert's key or kind. An alert that is still open at the end is sent then.
+    WHAT is the alert's key or kind. An alert that is still open when the silence ends is sent then.
 
     \b
     edgekit fleet silence offline --hours 8

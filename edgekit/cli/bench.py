@@ -48,7 +48,7 @@ LEAST_S = 1.0
     metavar="N",
     help="Timed requests. Default: 200, for at least a second.",
 )
-@click.option("--duration-s", type=FiniteRange(0.1, 86_400), metavar="S", help="How long to measure, instead of -n.")
+@click.option("--duration-s", type=FiniteRange(0.1, 86_400), metavar="S", help="Measure for this long, instead of -n.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 1024),
@@ -69,9 +69,7 @@ LEAST_S = 1.0
 )
 @budget_ms
 @use
-@click.option(
-    "--batch", type=click.Choice(["on", "off"]), help="Whether waiting requests may share an inference. Default: on."
-)
+@click.option("--batch", type=click.Choice(["on", "off"]), help="Whether waiting requests may be batched. Default: on.")
 @click.option("--cache", is_flag=True, help="Leave the cache on: after the first round, every input is a hit.")
 @engine()
 @threads()
@@ -81,30 +79,30 @@ LEAST_S = 1.0
     "old",
     type=PATH,
     metavar="RECORD",
-    help="Compare with an earlier record; exits 1 if conditions differ.",
+    help="Compare with an earlier record; exit 1 if conditions differ.",
 )
 @output("RECORD", "Write the record there, as JSON.")
-@click.option("--on", metavar="USER@HOST", help="Measure on a board where `edgekit deploy` installed it, over ssh.")
+@click.option(
+    "--on", metavar="USER@HOST", help="Measure over ssh on a board where `edgekit deploy` installed the bundle."
+)
 @port
 @identity
-@prefix(help="With --on: where `edgekit deploy --prefix` put it there.")
-@click.option(
-    "--engines", is_flag=True, help="Also list every engine that was tried on this machine, and why one was elected."
-)
+@prefix(help="With --on: the `--prefix` given to `edgekit deploy`.")
+@click.option("--engines", is_flag=True, help="Also list every engine tried on this machine, and why one was elected.")
 @opening
 @as_json
 def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **asked: Any) -> int:
     """Measure BUNDLE, or the active one of an install ROOT, on this machine.
 
-    It runs the golden inputs, and prints latencies by stage, cold start, memory and conditions.
+    Runs the golden inputs; prints latencies by stage, cold start, memory and conditions.
 
     \b
     edgekit bench net.ekb                                 # one caller, 200 requests, cache off
     edgekit bench net.ekb --concurrency 8 --duration-s 10
     edgekit bench net.ekb --rate 100 --budget-ms 20 -o before.json
     edgekit bench net.ekb --rate 100 --budget-ms 20 --compare before.json
-    edgekit bench net.ekb --engines                       # who was elected here, and why
-    edgekit bench net.ekb --on pi@raspberrypi -o board.json     # the board's own record
+    edgekit bench net.ekb --engines                       # which engine was elected, and why
+    edgekit bench net.ekb --on pi@raspberrypi -o board.json     # measure on the board
     """
     board = _BenchTarget(*(asked.pop(name) for name in ("on", "port", "identity", "prefix")))
     if board.to is None and (board.port or board.identity or board.prefix):
@@ -175,7 +173,7 @@ class _BenchTarget:
 def _setup_and_load(asked: dict[str, Any]) -> tuple[BenchSetup, Load]:
     """Parse the options. Raises UsageError where two of them contradict each other."""
     if asked["rate"] is not None and asked["concurrency"] is not None:
-        raise click.UsageError("--rate does not wait for answers, --concurrency does: pass one.")
+        raise click.UsageError("Pass either --rate or --concurrency.")
     if asked["arrivals"] is not None and asked["rate"] is None:
         raise click.UsageError("--arrivals goes with --rate.")
     if asked["runs"] is not None and asked["duration_s"] is not None:

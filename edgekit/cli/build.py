@@ -26,17 +26,16 @@ from edgekit.cli.signing import signing_of
 _GRACE_S = 2.0
 _EPILOG = """\b
 Examples:
-  A first look, with one folder of photos like those the board will see:
+  A first look, with photos like those from the board's camera:
     edgekit build net.keras --profile raspberry-pi-4 --calibration photos/
-  With proof: labelled photos (one sub-folder a class), and limits to keep:
+  With labelled photos (one sub-folder per class) and limits:
     edgekit build net.keras --profile raspberry-pi-4 --profile raspberry-pi-5 \\
       --calibration photos/ --evaluation labelled/ --max-drop 1% --budget-ms 50
-  An ONNX model that takes pictures of any size, pinned to one:
+  An ONNX model with a free image size, fixed to one size:
     edgekit build net.onnx --shape image=1,3,48,192 --profile x86-64 --calibration photos/
 \b
-Exits 0 if every board got a bundle within the limits, 1 if one did not (the others are written, and the report says \
-why),
-2 for a usage error, 130 if interrupted: the next run resumes there.
+Exits 0 if every board got a bundle within the limits, 1 if not (the report says why; the other bundles are written),
+2 for a usage error, 130 if interrupted: run it again to resume.
 """
 
 
@@ -46,12 +45,12 @@ why),
 @no_cache
 @as_json
 def build(as_json: bool, **options: Any) -> int:
-    """Make MODEL small and fast for your boards, measure what that costs, and pack it.
+    """Convert MODEL for your boards, measure the accuracy loss, and pack the result.
 
-    MODEL is a trained model: .keras, .h5, .onnx, .tflite, .pt2, a SavedModel folder, or module:function for PyTorch. It
-    is converted in several ways, most of them to 8-bit numbers (INT8): smaller and faster, but rounded. Each result
-    is run and compared with your model. For each board, the best one within your limits is packed into a bundle
-    (.ekb). A report shows what was measured, what was refused and why.
+    MODEL is a trained model: .keras, .h5, .onnx, .tflite, .pt2, a SavedModel folder, or module:function for PyTorch.
+    edgekit converts it in several ways, most of them to 8-bit integers (INT8), which are smaller and faster but less
+    precise. It compares each artifact with your model, and packs the best one within your limits into a bundle (.ekb)
+    for each board. A report shows the measurements, and why artifacts were rejected.
     """
     from edgekit.api import build as build_with
     from edgekit.building.build_report import summary

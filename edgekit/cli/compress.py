@@ -20,16 +20,16 @@ from edgekit_converters.sources.load_options import LoadOptions
 @options_of(CompressRequest)
 @click.option(
     "--recipe", "file", type=PATH, metavar="FILE",
-    help="A TOML file with further settings: batch, rate, seed, alpha and more. docs/compress.md lists every key.",
+    help="TOML file with more settings: batch, rate, seed, alpha, ... docs/compress.md lists every key.",
 )  # fmt: skip
 @no_cache
 @as_json
 def compress(as_json: bool, file: Path | None, no_cache: bool, **options: Any) -> int:
-    """Train MODEL further, so that INT8 costs it less or it takes less time.
+    """Retrain MODEL, so that it loses less accuracy in INT8 or runs faster.
 
-    MODEL is a .keras file of Keras 3, a PyTorch model (.pt2, module:function) or an .onnx file. The result is a .keras
-    file in the folder of -o: give it to `edgekit build` instead of MODEL. Worth the time if `edgekit build` refuses
-    for `drop` or `budget`, or keeps much in float to avoid that.
+    MODEL is a Keras 3 .keras file, a PyTorch model (.pt2, module:function) or an .onnx file. The result is a .keras
+    file in the -o folder: pass it to `edgekit build` instead of MODEL. Worth the time if `edgekit build` rejects the
+    model for `drop` or `budget`, or has to keep many layers in float.
 
     \b
     Example:
@@ -37,7 +37,7 @@ def compress(as_json: bool, file: Path | None, no_cache: bool, **options: Any) -
       edgekit compress net.keras --train train/ --evaluation labelled/ --profile raspberry-pi-4 --budget-ms 5
       edgekit build compressed/net.keras --profile raspberry-pi-4 --calibration train/ --evaluation labelled/
     \b
-    Exits 0 if the limits are kept, 1 if they are not, 130 if interrupted: the next run resumes there.
+    Exits 0 if the limits are kept, 1 if not, 130 if interrupted: run it again to resume.
     """
     from edgekit.api import compress as compress_with
 
@@ -63,15 +63,15 @@ def compress(as_json: bool, file: Path | None, no_cache: bool, **options: Any) -
 @click.option(
     "--like",
     type=click.Choice(("yolo", "ssd", "torchvision", "keras-app")),
-    help="Defaults for this family of models. Default: what the file says, and nothing about pixels.",
+    help="Start from the defaults of this model family. Default: only what the file states.",
 )
 @click.option(
     "--length",
     type=click.IntRange(3, 1 << 16),
     metavar="TOKENS",
-    help="Of a Hugging Face folder: the tokens of a text. Default: the model's own, at most 128.",
+    help="Hugging Face folder: tokens per text. Default: the model's own, at most 128.",
 )
-@options_of(BuildRequest, "calibration", help="Real inputs: the model's answers to 64 of them replace guesses.")
+@options_of(BuildRequest, "calibration", help="Real inputs: the model's answers to 64 of them determine the task.")
 @output("FILE", "Default: MODEL.contract.toml next to the model.")
 @options_of(LoadOptions)
 @as_json
@@ -84,12 +84,12 @@ def contract(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Draft the contract file of MODEL: what its inputs and outputs mean.
+    """Draft the contract file of MODEL, which describes its inputs and outputs.
 
-    `edgekit build` accepts the draft unchanged. Check each line before you trust an accuracy: a wrong mean or std costs
-    more than 8 bits do. What a build or an earlier draft found in the model is reused.
+    `edgekit build` accepts the draft unchanged. Check each line before you trust an accuracy figure: a wrong mean or
+    std costs more than INT8 does.
 
-    Of a folder in Hugging Face's layout (config.json, tokenizer.json) it also writes FOLDER.onnx, of one length.
+    For a Hugging Face folder (config.json, tokenizer.json) it also writes FOLDER.onnx with a fixed text length.
 
     \b
     edgekit contract yolo11n.onnx --like yolo
@@ -105,14 +105,14 @@ def contract(
 
     file = output or default_file(model)
     if file.exists():
-        raise OutputError("the file is there already", where=str(file), do="Name another one with -o, or remove it")
+        raise OutputError("the file already exists", where=str(file), do="Name another one with -o, or remove it")
     store, chosen = DiskStore(default_folder()), LoadOptions.parse(**options)
     if is_transformer(model):
         from edgekit.packaging.writer import write_whole
 
         found, network = read_transformer(model, length), default_file(model).with_name(model.absolute().name + ".onnx")
         if network.exists():
-            raise OutputError("the file is there already", where=str(network), do="Remove it, or rename the folder")
+            raise OutputError("the file already exists", where=str(network), do="Remove it, or rename the folder")
         write_whole(network, found.onnx, "the model")
         tokenizer = os.path.relpath(model / "tokenizer.json", file.parent)
         source = open_source(network, chosen, store)

@@ -29,14 +29,14 @@ _BUNDLE = "bundles/efficientnet_lite0-raspberry-pi-4.ekb"
 
 
 @click.command()
-@click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Directory of its files.")
-@click.option("--fleet", is_flag=True, help="Then serve a fleet page, with this machine and simulated boards.")
+@click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Directory for the demo's files.")
+@click.option("--fleet", is_flag=True, help="Then serve a fleet page with this machine and simulated boards.")
 @click.option(
-    "--fallback", is_flag=True, help="Then throttle a device on purpose: its requests go to a host and come back."
+    "--fallback", is_flag=True, help="Then throttle a device, so that its requests fall back to a host and return."
 )
 @as_json
 def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
-    """Run the main job on real input: EfficientNet-Lite0, two Raspberry Pis, photos.
+    """Run build and inference on real data: EfficientNet-Lite0, two Raspberry Pis, photos.
 
     It rebuilds the network with its ImageNet weights, makes checked bundles, and runs one on real photos. A second
     network, which plain INT8 breaks, is built beside it. Each command is printed before it runs, and its main figures
@@ -107,7 +107,7 @@ def _fleet(folder: Path, as_json: bool) -> int:
         )
         story = running.story(lambda line: click.echo(line, err=as_json))
         shown = _tell_checks(itertools.chain(running.checks(), story), as_json)
-        click.echo("\nThe checks are done: --json ends here." if as_json else "\nCtrl-C ends it.", err=as_json)
+        click.echo("\nThe checks are done: --json ends here." if as_json else "\nCtrl-C stops it.", err=as_json)
         if not as_json:
             with until_signalled() as ended:
                 ended.wait()
@@ -132,7 +132,7 @@ def _fallback(folder: Path, as_json: bool) -> int:
             err=as_json,
         )
         if sys.stdout.isatty() and not as_json:
-            click.echo("Ctrl-C ends it.")
+            click.echo("Ctrl-C stops it.")
             with contextlib.suppress(KeyboardInterrupt):
                 while True:
                     running.walk(click.echo)

@@ -73,9 +73,14 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
 @click.option(
     "--service",
     metavar="CMD",
-    help="Run CMD as a systemd unit there; {bundle}, {python} and {prefix} are replaced by what is installed.",
+    help="Run CMD as a systemd unit on the board; {bundle}, {python} and {prefix} become the installed paths.",
 )
-@engine(type=click.Choice(BOARD_ENGINES), metavar=None, shell_complete=None, help="Default: the board's first.")
+@engine(
+    type=click.Choice(BOARD_ENGINES),
+    metavar=None,
+    shell_complete=None,
+    help="Engine to install. Default: the board's preferred one.",
+)
 @click.option(
     "--extra",
     "extras",
@@ -83,31 +88,33 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
     multiple=True,
     help="An extra to install, too; repeatable.",
 )
-@click.option("--wheel", type=PATH, metavar="WHL", help="edgekit's own wheel. Default: this edgekit.")
+@click.option("--wheel", type=PATH, metavar="WHL", help="The edgekit wheel to ship. Default: this installation.")
 @trust(
-    help="A root.json, or a public key (PEM; repeatable), to ship and to trust there for this model. "
-    "Default: what the board trusts.",
+    help="A root.json, or a public key (PEM; repeatable), to ship; the board trusts it for this model. "
+    "Default: the board's trusted keys.",
 )
 @allow_unsigned
 @secret
 @click.option("--no-check", is_flag=True, help="Skip `edgekit check` before shipping.")
-@click.option("--anchors", is_flag=True, help="With -o: also the network that `edgekit profiles measure` times, 21 MB.")
+@click.option(
+    "--anchors", is_flag=True, help="With -o: include the network that `edgekit profiles measure` times, 21 MB."
+)
 @port
 @identity
 @prefix()
-@click.option("--no-bench", is_flag=True, help="Do not measure it there.")
+@click.option("--no-bench", is_flag=True, help="Do not measure it on the board.")
 @click.option(
     "--measure",
     "anchor_file",
     type=PATH,
     metavar="FILE",
-    help="Also time MobileNetV1 there, and write FILE for `edgekit estimate --anchor`.",
+    help="Also time MobileNetV1 on the board, and write FILE for `edgekit estimate --anchor`.",
 )
 @as_json
 def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool, **asked: Any) -> None:
     """Ship BUNDLE, or the active one of an install ROOT, to a board.
 
-    It comes with edgekit, an engine and all dependencies: exact wheels with hashes, licences, an installer.
+    Ships edgekit, an engine and all dependencies with it: pinned wheels with hashes, licences, an installer.
 
     USER@HOST is reached by the system's ssh, which never prompts: detect the board, copy what changed, install,
     self-test and time it. The active bundle stays active until the new one has reproduced its golden answers there.
@@ -124,7 +131,7 @@ def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool
         raise click.BadParameter(what, param_hint="'--profile'")
     asked["profile"] = next(iter(asked["profile"]), None)
     if (address is None) == (output is None):
-        raise click.UsageError("Name one place: USER@HOST over ssh, or -o DIR for a package.")
+        raise click.UsageError("Pass either USER@HOST, or -o DIR for a package.")
     if address is None and (idle := options_given(*_OF_A_BOARD)):
         raise click.UsageError(
             f"A package is written locally: leave out {', '.join(idle)}, or name USER@HOST instead of -o."
@@ -298,12 +305,15 @@ EXPORT_TARGETS = ("files", "web", "node", "c", "mediapipe")
     type=click.Choice(EXPORT_TARGETS),
     default="files",
     show_default=True,
-    help="Where it will run. For repositories of other servers: edgekit host export.",
+    help="Target. For model repositories of other servers: edgekit host export.",
 )
 @output("DIR", "A new directory.", required=True)
 @recipe()
 @click.option(
-    "--pictures", type=PATH, metavar="DIR", help="With --for mediapipe: compare its answers to these with the bundle's."
+    "--pictures",
+    type=PATH,
+    metavar="DIR",
+    help="With --for mediapipe: compare its answers on these images with the bundle's.",
 )
 @opening
 @as_json
@@ -314,7 +324,7 @@ def export(
 
     The argument is a BUNDLE, or an install ROOT for its active one.
 
-    DIR gets the model file, labels.txt, contract.json, golden examples, and a program for this contract alone: it
+    Writes the model file, labels.txt, contract.json, golden examples, and a program for this contract alone: it
     prepares an input, reads the answer, and reproduces the golden answers. The artifact of an encrypted bundle is
     written decrypted.
 
@@ -336,7 +346,7 @@ def export(
     for path in made.files:
         click.echo(str(path))
     if read.secret is not None:
-        click.echo("note: the artifact is not encrypted there", err=True)
+        click.echo("note: the exported artifact is not encrypted", err=True)
     if target == "mediapipe":
         click.echo(_measured(made.measured), err=made.measured is None)
     if made.start:

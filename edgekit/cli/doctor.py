@@ -19,13 +19,13 @@ from edgekit_runtime.system.errors import install_command
 EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     **{kind.extra: (((kind.distribution, *kind.overwritten_by),), kind.use) for kind in ENGINES.values()},
     "onnx-webgpu": ((("onnxruntime",), ("onnxruntime-ep-webgpu",)), "run ONNX artifacts on a GPU by its Vulkan driver"),
-    "image": ((("pillow",),), "answer on pictures"),
-    "camera": ((("opencv-python-headless", "opencv-python"),), "answer on cameras"),
-    "video": ((("av",),), "answer on clips and network cameras"),
-    "host": ((("ai-edge-litert",), ("onnxruntime",)), "answer for devices"),
+    "image": ((("pillow",),), "accept images"),
+    "camera": ((("opencv-python-headless", "opencv-python"),), "read cameras"),
+    "video": ((("av",),), "read clips and network cameras"),
+    "host": ((("ai-edge-litert",), ("onnxruntime",)), "serve devices"),
     "host-gpu": (
         (("ai-edge-litert",), ("onnxruntime", "onnxruntime-gpu"), ("tensorrt-rtx-cu13-bindings",)),
-        "answer for devices on a GPU",
+        "serve devices from a GPU",
     ),
     "telemetry": ((("paho-mqtt",),), "report to a fleet"),
     "ship": ((("uv",), ("packaging",)), "deploy to boards"),
@@ -47,10 +47,10 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
         ),
         "build from PyTorch",
     ),
-    "torch-tflite": ((("litert-torch",),), "make TFLite of PyTorch"),
+    "torch-tflite": ((("litert-torch",),), "convert PyTorch to TFLite"),
     "onnx-tflite": (
         (("onnx2tf",), ("onnx-graphsurgeon",), ("sng4onnx",), ("sne4onnx",), ("tf-keras",)),
-        "make TFLite of ONNX",
+        "convert ONNX to TFLite",
     ),
     "demo": (
         (
@@ -71,7 +71,7 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
 
     Checks Python, engines, extras, and combinations known not to work. Exits 1 if something is wrong.
 
-    With CODE, or a quoted error MESSAGE (edgekit's own with its [code], or as JSON): explain it.
+    With CODE, or a quoted error MESSAGE (with its [code], or as JSON), explain it.
 
     \b
     edgekit doctor downgrade

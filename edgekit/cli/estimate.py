@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 @profiles(help="The board; repeatable. Default: the bundle's own.")
 @threads()
 @click.option(
-    "--runtime", type=click.Choice(BOARD_ENGINES), help="The engine on the board. Default: what installs there."
+    "--runtime", type=click.Choice(BOARD_ENGINES), help="The engine on the board. Default: the one that installs there."
 )
-@click.option("--layers", is_flag=True, help="All layers, in file order. Default: the five slowest.")
+@click.option("--layers", is_flag=True, help="Show all layers, in file order. Default: the five slowest.")
 @click.option(
     "--measure-here",
     is_flag=True,
-    help="Time the file and MobileNetV1 on this machine first (x86-64 with LiteRT; about 2 s): their ratio narrows the "
-    "range for boards whose MobileNetV1 is known. A bundle has the ratio of its build.",
+    help="Time the file and MobileNetV1 on this machine first (x86-64 with LiteRT; about 2 s). Their ratio narrows the "
+    "range for boards with a known MobileNetV1 time. A bundle contains the ratio from its build.",
 )
 @options_of(BuildRequest, "anchors")
 @click.option(
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="What `edgekit bench -o` wrote on the board for this artifact: the answer is then measured. Repeatable.",
+    help="Record of `edgekit bench -o` on the board for this artifact, used instead of an estimate. Repeatable.",
 )
 @profile_path
 @opening
 @as_json
 def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
-    """Predict the latency on a board: a range, its grade, and its sources.
+    """Estimate the latency on a board: a range, its grade and its sources.
 
     The argument is a bundle, an install ROOT, a .tflite or an .onnx file.
 

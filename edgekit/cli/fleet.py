@@ -30,7 +30,7 @@ from edgekit.cli.progress import until_signalled
 
 @click.group()
 def fleet() -> None:
-    """What every board of a fleet reports, stored and shown.
+    """Store and show what the boards of a fleet report.
 
     \b
     edgekit fleet serve --embedded-broker                    to try it out, with `edgekit run --telemetry`
@@ -48,15 +48,19 @@ def fleet() -> None:
 @store(help="The database: sqlite:///FILE or postgresql://...")
 @listen(default="127.0.0.1:8787", help="Address of the pages.")
 @click.option(
-    "--host", "names", multiple=True, metavar="NAME", help="A name that browsers call this server by (repeatable)."
+    "--host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="A host name under which browsers reach this server (repeatable).",
 )
-@click.option("--password", metavar="SOURCE", help="Ask for this password: env:NAME or file:PATH.")
+@click.option("--password", metavar="SOURCE", help="Password of the pages: env:NAME or file:PATH.")
 @click.option("--proxy-user-header", metavar="NAME", help="Header in which a trusted proxy names its user.")
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="The proxy's own address (repeatable).")
-@click.option("--alerts", "rules", type=PATH, metavar="FILE", help="Rules of alerts, and where they are sent (TOML).")
+@click.option("--alerts", "rules", type=PATH, metavar="FILE", help="Alert rules and receivers (TOML).")
 @share()
-@click.option("--home-assistant", is_flag=True, help="Show the boards to Home Assistant, by its MQTT discovery.")
-@click.option("--otlp", metavar="URL", help="Send windows as metrics to this collector of OpenTelemetry.")
+@click.option("--home-assistant", is_flag=True, help="Publish the boards to Home Assistant through MQTT discovery.")
+@click.option("--otlp", metavar="URL", help="Send metrics to this OpenTelemetry collector.")
 @bundles()
 @as_json
 def serve(
@@ -66,7 +70,7 @@ def serve(
 ) -> int:  # fmt: skip
     """Store what boards report and serve the fleet page.
 
-    It ends with Ctrl-C.
+    Press Ctrl-C to stop it.
 
     \b
     edgekit fleet serve --broker mqtt://broker:1883
@@ -107,7 +111,7 @@ def serve(
             click.echo(
                 f"boards       open_bundle(..., telemetry=TelemetryOptions({server.broker_url!r}, device='porch-1'))"
             )
-            click.echo(f"store        {server.store.where}   (Ctrl-C ends it)")
+            click.echo(f"store        {server.store.where}   (Ctrl-C stops it)")
         if server.exposed:
             click.echo("Pages and sign-in are unencrypted: put a TLS proxy in front of them.", err=True)
         with until_signalled() as ended:
@@ -117,8 +121,8 @@ def serve(
 
 @fleet.command("broker-config")
 @output("DIR", "Where mosquitto's files go.", required=True)
-@click.option("--board", "boards", multiple=True, metavar="ID", help="A board that gets a user (repeatable).")
-@click.option("--boards", "list_of_boards", type=PATH, metavar="FILE", help="File with their ids, one a line.")
+@click.option("--board", "boards", multiple=True, metavar="ID", help="Create a user for this board (repeatable).")
+@click.option("--boards", "list_of_boards", type=PATH, metavar="FILE", help="File with board ids, one per line.")
 @click.option("--server", "servers", multiple=True, metavar="NAME", help="User of a fleet server. Default: ingest.")
 @click.option(
     "--alert-reader", "readers", multiple=True, metavar="NAME", help="A user that receives alerts (repeatable)."
@@ -130,14 +134,16 @@ def serve(
 @private_key()
 @unencrypted(help="Listen without TLS, on a trusted network only.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port. Default: 8883, or 1883 without TLS.")
-@click.option("--address", default="", metavar="ADDRESS", help="Where to listen. Default: everywhere.")
+@click.option("--address", default="", metavar="ADDRESS", help="Address to listen on. Default: all.")
 @as_json
 def broker_config(
     as_json: bool, output: Path, boards: tuple[str, ...], list_of_boards: Path | None, servers: tuple[str, ...],
     readers: tuple[str, ...], viewers: tuple[str, ...], certificate: Path | None, key: Path | None, unencrypted: bool,
     port: int | None, address: str,
 ) -> int:  # fmt: skip
-    """Write mosquitto's settings, rights and users for a fleet. Run it again to add boards.
+    """Write mosquitto's configuration and users for a fleet.
+
+    Run it again to add boards.
 
     \b
     edgekit fleet broker-config -o broker --boards ids.txt --certificate broker.pem --key broker.key
@@ -166,11 +172,11 @@ def broker_config(
 @fleet.command()
 @broker(required=True)
 @store(required=True, default=None, help="The store that `edgekit fleet serve` uses: postgresql://...")
-@share(required=True, help="The NAME that `edgekit fleet serve --share NAME` was given.")
+@share(required=True, help="The NAME passed to `edgekit fleet serve --share NAME`.")
 def ingest(broker: str, store: str, share: str) -> int:
     """Store what boards report, in addition to a fleet server.
 
-    It serves no pages, ends with Ctrl-C, and needs a broker of MQTT 5.
+    It serves no pages and needs an MQTT 5 broker. Press Ctrl-C to stop it.
 
     \b
     edgekit fleet ingest --broker mqtts://ingest:PASSWORD@broker:8883 --store postgresql://... --share fleet
@@ -183,7 +189,7 @@ def ingest(broker: str, store: str, share: str) -> int:
     with closing(open_store(store)) as kept, until_signalled() as ended:
         taking = Ingest(Broker.parse(broker), kept, share=share)
         taking.start()
-        click.echo(f"taking in from {taking.link.broker} as one of '{share}'   (Ctrl-C ends it)")
+        click.echo(f"taking in from {taking.link.broker} as one of '{share}'   (Ctrl-C stops it)")
         ended.wait()
         taking.close()
     return 0
@@ -201,16 +207,18 @@ def ingest(broker: str, store: str, share: str) -> int:
 )
 @window_s(default=60.0)
 @click.option(
-    "--backlog", type=click.IntRange(0, 100_000), default=0, help="Windows that wait on each board, as after an outage."
+    "--backlog", type=click.IntRange(0, 100_000), default=0, help="Windows waiting on each board, as after an outage."
 )
-@click.option("--sites", type=click.IntRange(0, 10_000), default=0, help="Number of sites to divide them among.")
-@click.option("--users", type=PATH, metavar="FILE", help="users.txt of broker-config: each board is its own user.")
+@click.option("--sites", type=click.IntRange(0, 10_000), default=0, help="Number of sites for the boards.")
+@click.option(
+    "--users", type=PATH, metavar="FILE", help="users.txt of broker-config: each board connects as its own user."
+)
 @as_json
 def simulate(
     as_json: bool, broker: str, devices: int, minutes: float, window_s: float, backlog: int, sites: int,
     users: Path | None,
 ) -> int:  # fmt: skip
-    """Simulate N boards, to load a broker and a fleet server.
+    """Simulate N boards to load-test a broker and a fleet server.
 
     \b
     edgekit fleet simulate --devices 1000 --minutes 5 --broker mqtt://127.0.0.1:1883
@@ -247,9 +255,9 @@ def simulate(
 @store()
 @as_json
 def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
-    """Remove boards that are gone, with their history.
+    """Remove retired boards and their history.
 
-    A board that still reports comes back as a new one.
+    A board that still reports reappears as a new one.
 
     \b
     edgekit fleet forget porch-1 porch-2
@@ -268,7 +276,7 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
     if as_json:
         print_json({"forgotten": gone})
     else:
-        click.echo(f"forgot {', '.join(gone)}")
+        click.echo(f"removed {', '.join(gone)}")
     return 0
 
 

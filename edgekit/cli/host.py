@@ -52,7 +52,7 @@ class _ListenType(click.ParamType):  # type: ignore[type-arg]  # generic only in
 
 @click.group()
 def host() -> None:
-    """Answer requests that a device would answer too late."""
+    """Serve models as a fallback for slow devices."""
 
 
 @host.command()
@@ -60,25 +60,28 @@ def host() -> None:
 @listen(
     type=_ListenType(),
     default="127.0.0.1:8000",
-    help="Where to listen; port 0 for any free one. Beyond loopback it needs --certificate.",
+    help="Address to listen on; port 0 for any free one. Beyond loopback it needs --certificate.",
 )
 @certificate(help="Serve HTTPS with this certificate (PEM).")
 @private_key()
 @click.option(
-    "--client-ca", type=PATH, metavar="FILE", help="Serve only clients with a certificate of these authorities (PEM)."
+    "--client-ca", type=PATH, metavar="FILE", help="Serve only clients with a certificate from these authorities (PEM)."
 )
 @click.option(
     "--tokens",
     type=PATH,
     metavar="FILE",
-    help="Serve only clients with a bearer token; a line each: NAME SHA256-OF-TOKEN REQUESTS-A-SECOND [admin].",
+    help="Serve only clients with a bearer token. One per line: NAME SHA256-OF-TOKEN REQUESTS-A-SECOND [admin].",
 )
 @unencrypted()
 @click.option(
-    "--models", type=PATH, metavar="DIR", help="A folder of bundles that an admin token may load and unload by name."
+    "--models",
+    type=PATH,
+    metavar="DIR",
+    help="Folder of bundles that clients with an admin token may load and unload by name.",
 )
 @threads(
-    help="Threads of an engine. Default: the fastest number; with several instances, the cores divided by them.",
+    help="Threads per engine. Default: the fastest; with several instances, the cores divided by them.",
 )
 @click.option(
     "--instances",
@@ -86,7 +89,7 @@ def host() -> None:
     default=1,
     show_default=True,
     metavar="N",
-    help="Engines of each bundle that run side by side.",
+    help="Parallel engines per bundle.",
 )
 @click.option(
     "--cache-mb",
@@ -94,21 +97,21 @@ def host() -> None:
     default=64.0,
     show_default=True,
     metavar="MB",
-    help="Memory for cached answers, for each instance of a bundle.",
+    help="Memory for cached answers, per instance of a bundle.",
 )
 @click.option("--require-gpu", is_flag=True, help="Refuse to start if no GPU engine runs a bundle.")
 @click.option(
     "--cache",
     "shared",
     metavar="URL",
-    help="A Redis or Valkey in which several hosts keep answers, behind the memory of each: redis://NAME:6379/0, or "
-    "env:NAME for a variable that holds the URL, password and all.",
+    help="Redis or Valkey cache shared by several hosts, behind each host's memory cache: redis://NAME:6379/0, or "
+    "env:NAME for a variable with the URL, including the password.",
 )
 @click.option(
     "--cache-secret",
     metavar="SOURCE",
-    help="The key that seals answers in that cache, the same for all hosts: file:PATH, env:NAME or cmd:COMMAND. "
-    "Entries sealed with another key are ignored. Default: the key of an encrypted bundle.",
+    help="Key that encrypts answers in that cache, the same on all hosts: file:PATH, env:NAME or cmd:COMMAND. "
+    "Entries with another key are ignored. Default: the key of an encrypted bundle.",
 )
 @opening
 @as_json
@@ -125,9 +128,9 @@ def serve(
 ) -> int:
     """Serve bundles over the Open Inference Protocol v2.
 
-    Each is a BUNDLE or the active one of a ROOT. Ctrl-C or SIGTERM ends it.
+    Serves each BUNDLE, or the active bundle of a ROOT. Ctrl-C or SIGTERM stops it.
 
-    Pending requests are still answered. With --json one line is printed once it is ready:
+    Pending requests are still answered. With --json it prints one line when ready:
     {"listening": URL, "models": [...]}.
 
     \b
@@ -138,7 +141,7 @@ def serve(
     folder = options.pop("models")
     _check_usage(bundles, folder, unencrypted=unencrypted, **protection)
     if cache_secret is not None and shared is None:
-        raise click.UsageError("--cache-secret belongs to --cache")
+        raise click.UsageError("--cache-secret needs --cache")
     from edgekit.host.models import Repository
     from edgekit.host.server import Protection, bind, check_exposure
     from edgekit.host.server import serve as serve_until_told
@@ -197,7 +200,7 @@ def _check_usage(
     if folder is not None and tokens is None:
         raise click.UsageError("--models needs --tokens: only a token marked admin may load and unload")
     if certificate is None and (key is not None or client_ca is not None):
-        raise click.UsageError("--key and --client-ca belong to --certificate")
+        raise click.UsageError("--key and --client-ca need --certificate")
     if certificate is not None and unencrypted:
         raise click.UsageError("--unencrypted contradicts --certificate")
 
@@ -209,7 +212,7 @@ def _check_usage(
     "server",
     type=click.Choice(("triton", "kserve")),
     required=True,
-    help="The server whose repository is written.",
+    help="The server to write a repository for.",
 )
 @output("DIR", "A new directory.", required=True)
 @click.option(
@@ -217,15 +220,15 @@ def _check_usage(
     type=click.Choice(("onnxruntime", "python")),
     default="onnxruntime",
     show_default=True,
-    help="Triton's backend; use python if onnxruntime is missing: it needs onnxruntime in Triton's Python.",
+    help="Triton's backend. Use python if Triton lacks the onnxruntime backend; its Python then needs onnxruntime.",
 )
 @click.option(
-    "--device", type=click.Choice(("cpu", "gpu")), help="Where instances run. Default: a GPU where the profile has one."
+    "--device", type=click.Choice(("cpu", "gpu")), help="Where instances run. Default: the GPU if the profile has one."
 )
 @recipe(help="The artifact's recipe. Default: the primary one, or the first in ONNX.")
-@click.option("--storage", metavar="URI", help="Where KServe will find DIR: s3://... or pvc://... Default: pvc://NAME.")
+@click.option("--storage", metavar="URI", help="URI of DIR for KServe: s3://... or pvc://... Default: pvc://NAME.")
 @click.option(
-    "--url", metavar="URL", help="The server's URL, for the line that devices get.  [default: http://SERVER:8000]"
+    "--url", metavar="URL", help="The server's URL, for the printed Host(...) line.  [default: http://SERVER:8000]"
 )
 @opening
 @as_json
@@ -243,7 +246,7 @@ def export(
 ) -> int:
     """Write the model repository of Triton or KServe.
 
-    It holds BUNDLE, or the active one of a ROOT. The Host(...) line for devices is printed.
+    It contains BUNDLE, or the active one of a ROOT. Also prints the Host(...) line for devices.
 
     The artifact of an encrypted bundle is written decrypted.
 
@@ -265,7 +268,7 @@ def export(
         click.echo(str(path))
     if read.secret is not None:
         click.echo("note: the artifact is written decrypted", err=True)
-    click.echo(f"a device asks it with: open_bundle(..., hosts=[{line}])")
+    click.echo(f"on a device: open_bundle(..., hosts=[{line}])")
     return 0
 
 

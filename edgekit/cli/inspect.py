@@ -29,16 +29,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @opening
-@click.option(
-    "--sbom", is_flag=True, help="Print a software bill of materials instead: CycloneDX 1.6, one JSON object."
-)
+@click.option("--sbom", is_flag=True, help="Print a software bill of materials instead: CycloneDX 1.6 as JSON.")
 @as_json
 def inspect(
     bundle: Path, trust: tuple[Path, ...], allow_unsigned: bool, secret: str | None, sbom: bool, as_json: bool
 ) -> None:
-    """Show what is in BUNDLE, or in the active one of an install ROOT.
+    """Show the contents of BUNDLE, or of the active one of an install ROOT.
 
-    Every digest and the signature are checked.
+    Checks the signature and every digest.
 
     With --trust, a bundle not signed by those keys is refused. Otherwise the output shows whether this machine or the
     ROOT trusts it.

@@ -36,7 +36,7 @@ trial = shared(
     type=click.Choice(["here", "app"]),
     default="here",
     show_default=True,
-    help="Run the trial here before activation, or in the live application.",
+    help="Run the trial before activation, or in the live application.",
 )
 
 
@@ -45,7 +45,7 @@ trial = shared(
 @root(required=False, help="The same as ROOT.")
 @as_json
 def status(place: Path | None, root: Path | None, as_json: bool) -> None:
-    """Show the active version of an install ROOT, where a rollback leads, and the last install.
+    """Show the active version of an install ROOT, the rollback target and the last install.
 
     Recovers from a power cut and removes unused versions, as install and rollback do. It keeps the active and the
     previous version, the one on trial, what an application has open, and the download of an interrupted install.
@@ -152,7 +152,7 @@ def print_switch(as_json: bool, event: str, made: Generation | None, does: str) 
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE|URL", required=False)
-@root(help="Where it is installed: an existing install root or a new directory.")
+@root(help="An existing install root or a new directory.")
 @trust()
 @allow_unsigned
 @profile(
@@ -160,13 +160,13 @@ def print_switch(as_json: bool, event: str, made: Generation | None, does: str) 
     "profiles detect` finds.",
 )
 @trial()
-@click.option("--commit", is_flag=True, help="Commit the generation on trial, instead of installing a BUNDLE.")
+@click.option("--commit", is_flag=True, help="Commit the generation on trial instead of installing a BUNDLE.")
 @secret
 @as_json
 def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, commit: bool, **options: Any) -> None:
     """Install BUNDLE, a file or a URL, in the install root DIR.
 
-    It is fetched, verified, staged, self-tested, put on trial, and activated in one switch.
+    It is downloaded, verified, staged, self-tested, tried, and activated in one atomic switch.
 
     If anything fails, the active bundle stays active. Run the same command again to resume an interrupted download or
     install.
@@ -375,7 +375,7 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
 @root(help="The install root to keep up to date.")
 @broker(help="The fleet's MQTT broker: mqtts://user:password@host:8883, or file:PATH with the URL.")
 @click.option("--hawkbit", metavar="URL", help="Follow a hawkBit server instead: https://hawkbit.example/DEFAULT.")
-@click.option("--hawkbit-token", "token", metavar="SOURCE", help="The target's token there: env:NAME or file:PATH.")
+@click.option("--hawkbit-token", "token", metavar="SOURCE", help="The hawkBit target token: env:NAME or file:PATH.")
 @device(required=True, help="This board's id, the same as in its telemetry.")
 @trust()
 @secret
@@ -384,16 +384,16 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
 @click.option("--then", metavar="COMMAND", help="Run after each switch, without a shell: 'systemctl restart camera'.")
 @click.option(
     "--spread", type=click.FloatRange(0, 86400), default=60.0, show_default=True, metavar="SECONDS",
-    help="Delay each download by a random part of it, to spread a fleet's load.",
+    help="Delay each download by a random time up to this, to spread a fleet's load.",
 )  # fmt: skip
 @as_json
 def agent(
     root: Path, broker: str | None, hawkbit: str | None, token: str | None, device: str, profile: str | None,
     then: str | None, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
-    """Install what the fleet server orders, and report how it went, until Ctrl-C.
+    """Install what the fleet server orders and report the result, until Ctrl-C.
 
-    Every bundle must be signed as this root or machine requires: an order alone installs nothing.
+    Every bundle must be signed as this root or machine requires; an order alone is not enough.
 
     \b
     edgekit agent --root /var/lib/edgekit/camera --broker mqtts://porch-1:secret@broker:8883 --device porch-1
@@ -427,6 +427,6 @@ def agent(
         if as_json:
             print_json({"device": device, "root": str(root), "broker": str(running.link.broker)})
         else:
-            click.echo(f"agent of {device}: {root} follows {running.link.broker}   (Ctrl-C ends it)")
+            click.echo(f"agent of {device}: {root} follows {running.link.broker}   (Ctrl-C stops it)")
         running.run(stop)
     return 0

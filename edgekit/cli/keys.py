@@ -46,7 +46,7 @@ _root_json = shared(
 )
 _days = click.option(
     "--days", type=_DAYS, default=365, show_default=True, metavar="N",
-    help="How long the new root.json admits new bundles; what a board has accepted stays active.",
+    help="Days until the new root.json expires. Boards then accept no new bundles; installed ones stay active.",
 )  # fmt: skip
 
 _threshold = shared("--threshold", type=_SIGNATURES, metavar="K")
@@ -66,8 +66,8 @@ def keys() -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--secret", is_flag=True, help="Make NAME.secret instead, a key that encrypts bundles.")
-@click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase, without which the key cannot be used.")
+@click.option("--secret", is_flag=True, help="Make NAME.secret instead, a key for encrypting bundles.")
+@click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase to protect the key.")
 @options_of(SigningOptions, "passphrase_file")
 @folder
 @as_json
@@ -76,9 +76,9 @@ def new(
 ) -> None:  # fmt: skip
     """Make the Ed25519 key pair NAME.
 
-    NAME.pem signs and stays with you; NAME.pub.pem is for everyone who should trust it.
+    Keep NAME.pem private; give NAME.pub.pem to everyone who should trust it.
 
-    With --secret, make a key to encrypt bundles with. The boards that run them need the same file. Anyone who has it
+    With --secret, make a key for encrypting bundles. Boards that run them need the same file. Anyone who has it
     can read those bundles, and without it no one can, you included: keep a backup in a safe place.
 
     \b
@@ -100,7 +100,7 @@ def new(
     state = "needs its passphrase to sign" if made.encrypted else "has no passphrase: anyone with a copy can sign"
     click.echo(f"key '{name}' {made.keyid[:8]}")
     click.echo(f"  private  {made.private}   {state}")
-    click.echo(f"  public   {made.public}   for everyone who should trust it")
+    click.echo(f"  public   {made.public}   give it to everyone who should trust it")
     key, trusted = (name, name) if folder is None else (made.private, made.public)
     click.echo(f"next: edgekit keys trust {trusted}; then edgekit build ... --sign {key}")
 
@@ -113,7 +113,7 @@ def _new_secret(name: str, folder: Path | None, as_json: bool) -> None:
         print_json({"name": made.name, "id": made.id, "file": str(made.path)})
         return
     click.echo(f"secret '{name}' {made.id:.12}")
-    click.echo(f"  file     {made.path}   anyone with it can read the bundles; keep a backup")
+    click.echo(f"  file     {made.path}   anyone who has it can read the bundles; keep a backup")
     click.echo(f"next: edgekit build ... --encrypt {made.path}")
     click.echo("      on each board: the same file as /etc/edgekit/secret or ~/.config/edgekit/secret, mode 0600")
 
@@ -181,20 +181,23 @@ def _authoring(command: Any) -> Any:
 @keys.command()
 @click.argument("names", nargs=-1, metavar="[KEY]...", shell_complete=COMPLETE["keys"])
 @click.option("--role", type=click.Choice(["bundle", "root"]), default="bundle", show_default=True,
-              help="What their signatures are for: bundles, or the next versions of root.json.")  # fmt: skip
-@_threshold(help="How many keys of that role must sign. Default: 1, or unchanged.")
+              help="What the keys may sign: bundles, or the next versions of root.json.")  # fmt: skip
+@_threshold(help="Number of keys of that role that must sign. Default: 1, or unchanged.")
 @click.option("--root-threshold", type=_SIGNATURES, metavar="K",
-              help="First version only: how many keys of --sign must sign the next one.")  # fmt: skip
-@click.option("--name", metavar="NAME", help="The key's name in root.json. Default: its file's.")
+              help="First version only: number of --sign keys that must sign the next version.")  # fmt: skip
+@click.option("--name", metavar="NAME", help="The key's name in root.json. Default: its file name.")
 @click.option(
-    "--key-days", type=_DAYS, metavar="N", help="Accept new bundles of these keys for N days. Default: as --days."
+    "--key-days",
+    type=_DAYS,
+    metavar="N",
+    help="Accept new bundles signed by these keys for N days. Default: as --days.",
 )
 @click.option(
     "--replace", "old", metavar="OLD", shell_complete=COMPLETE["keys"], help="Replace the key OLD by KEY in its roles."
 )
 @click.option("--grace-days", type=click.IntRange(0, 3650), default=90, show_default=True, metavar="N",
-              help="With --replace: how long new bundles signed by OLD are still accepted.")  # fmt: skip
-@click.option("--renew", is_flag=True, help="Extend the date of root.json; its keys stay the same.")
+              help="With --replace: days for which new bundles signed by OLD are still accepted.")  # fmt: skip
+@click.option("--renew", is_flag=True, help="Extend the expiry date of root.json; its keys stay the same.")
 @_authoring
 def trust(
     names: tuple[str, ...], role: RoleName, name: str | None, key_days: int | None, old: str | None, grace_days: int,
@@ -208,7 +211,7 @@ def trust(
     your own key among KEY; if several are yours, choose. If more keys must sign a version, it stays next to root.json
     until `edgekit keys sign` has added the others.
 
-    With --replace, what OLD has signed stays valid. For a stolen key use `edgekit keys revoke`.
+    With --replace, existing signatures of OLD stay valid. For a stolen key use `edgekit keys revoke`.
 
     \b
     edgekit keys trust alice                                             one person
@@ -258,13 +261,13 @@ def trust(
 
 @keys.command()
 @click.argument("key", shell_complete=COMPLETE["keys"])
-@click.option("--why", default="", metavar="TEXT", help="Shown wherever one of its signatures is refused.")
-@_threshold(help="How many keys must sign a bundle from now on.")
+@click.option("--why", default="", metavar="TEXT", help="Reason, shown when a signature of the key is refused.")
+@_threshold(help="Number of keys that must sign a bundle from now on.")
 @_authoring
 def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: Any) -> int:
     """Remove KEY from root.json for good.
 
-    None of its signatures is accepted any more, old ones included.
+    Its signatures are no longer accepted, including old ones.
 
     KEY is a name or the first digits of a keyid. A board refuses it once it has the new version (`edgekit keys
     update`), even for the bundle that is active there.
@@ -284,8 +287,7 @@ def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: 
 @click.option(
     "--openssf",
     is_flag=True,
-    help="Write a signature of OpenSSF Model Signing next to the bundle. KEY is then a private key on P-256, P-384 or "
-    "P-521.",
+    help="Write an OpenSSF Model Signing signature next to the bundle. KEY is a P-256, P-384 or P-521 private key.",
 )
 @folder
 @output("FILE", "Write the signed bundle there. Default: FILE itself; with --openssf, FILE.sig.")
@@ -296,7 +298,7 @@ def sign_(
 ) -> int:  # fmt: skip
     """Add signatures to FILE, a bundle or a root.json.
 
-    Its other signatures stay. With --openssf, write the signature that registries and archives ask for, and the public
+    Existing signatures are kept. With --openssf, write the signature that model registries expect, and the public
     key to verify it with. Boards only read the signatures in the bundle.
 
     \b
@@ -308,7 +310,7 @@ def sign_(
     from edgekit.packaging.signers import endorse, open_signers, sign_openssf
 
     if not sign:
-        raise click.UsageError("Name who signs: --sign KEY.")
+        raise click.UsageError("Name a signing key: --sign KEY.")
     own, signing = folder_of(folder), signing_of(sign, signer, passphrase_file)
     if openssf:
         if len(sign) != 1 or signer is not None:
@@ -345,18 +347,18 @@ def sign_(
     "--to",
     type=PATH,
     metavar="FILE",
-    help="Where this machine keeps it. Default: where it is now; else /etc/edgekit for root, ~/.config for others.",
+    help="Where to store it. Default: its current place, else /etc/edgekit for root, ~/.config for other users.",
 )
 @click.option(
     "--expect",
     metavar="SHA256",
-    help="The fingerprint that the first one must have, as `edgekit keys list` shows it.",
+    help="Expected fingerprint of the first root.json, as `edgekit keys list` shows it.",
 )
 @as_json
 def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json: bool) -> None:
     """Trust the keys of ROOT.json on this machine.
 
-    The first one is accepted as it is: compare its fingerprint with its author's. Each later one must be the next
+    The first one is accepted unverified: compare its fingerprint with its author's. Each later one must be the next
     version, signed by the one in force; pass all that came in between.
 
     \b

@@ -36,26 +36,26 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "try": (
                 "edgekit.cli.try_model:try_model",
-                "A first look at a model: guess its contract, build, compare.",
+                "Try a model: guess its contract, build it, compare answers.",
             ),
             "build": ("edgekit.cli.build:build", "Convert, compare and pack a model for each board."),
-            "compress": ("edgekit.cli.compress:compress", "Train a model further, so that INT8 costs it less."),
+            "compress": ("edgekit.cli.compress:compress", "Retrain a model to lose less accuracy in INT8."),
             "contract": (
                 "edgekit.cli.compress:contract",
-                "Draft the contract file: what a model's inputs and outputs mean.",
+                "Draft a contract file, which describes a model's inputs and outputs.",
             ),
-            "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
-            "check": ("edgekit.cli.verify:check", "Predict whether a bundle loads on a board, and agrees there."),
-            "estimate": ("edgekit.cli.estimate:estimate", "Predict the latency on a board."),
+            "inspect": ("edgekit.cli.inspect:inspect", "Show a bundle's contents."),
+            "check": ("edgekit.cli.verify:check", "Predict whether a bundle loads and answers correctly on a board."),
+            "estimate": ("edgekit.cli.estimate:estimate", "Estimate the latency on a board."),
             "export": ("edgekit.cli.deploy:export", "Write a bundle as plain files that run without edgekit."),
-            "profiles": ("edgekit.cli.profiles:profiles", "The known boards, and your own."),
-            "demo": ("edgekit.cli.demo:demo", "Run the main job on real input, printing each command."),
+            "profiles": ("edgekit.cli.profiles:profiles", "Show, check and measure board profiles."),
+            "demo": ("edgekit.cli.demo:demo", "Build and run a model on real data, printing each command."),
         },
     ),
-    "Ask": (
+    "Run": (
         "edgekit run bundles/net-raspberry-pi-4.ekb cat.jpg",
         {
-            "run": ("edgekit.cli.run:run", "Answer images, arrays, folders or new files; fill a cache."),
+            "run": ("edgekit.cli.run:run", "Run images, arrays, folders or a camera through a bundle."),
             "bench": ("edgekit.cli.bench:bench", "Measure a bundle on this machine, stage by stage."),
             "doctor": ("edgekit.cli.doctor:doctor", "Check this machine, or explain a code or an error message."),
         },
@@ -64,19 +64,19 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "edgekit install net.ekb --root /var/lib/edgekit/camera",
         {
             "deploy": ("edgekit.cli.deploy:deploy", "Ship a bundle to a board: over SSH, as a folder or a .deb."),
-            "install": ("edgekit.cli.install:install", "Verify a bundle, test it, activate it; --commit ends a trial."),
+            "install": ("edgekit.cli.install:install", "Verify, test and activate a bundle; --commit ends a trial."),
             "status": ("edgekit.cli.install:status", "Show the active version and the last install."),
             "rollback": ("edgekit.cli.install:rollback", "Go back to the previous version, or to another one."),
-            "agent": ("edgekit.cli.install:agent", "Install what the fleet server orders, and report it."),
+            "agent": ("edgekit.cli.install:agent", "Install what the fleet server orders and report the result."),
         },
     ),
     "Trust and fleet": (
         "edgekit keys new release && edgekit build net.keras ... --sign release",
         {
-            "keys": ("edgekit.cli.keys:keys", "Signing keys, and the keys that this machine trusts."),
-            "verify": ("edgekit.cli.verify:verify", "Check a bundle or an install root; --replay loads it, too."),
-            "host": ("edgekit.cli.host:host", "Answer requests that a device would answer too late."),
-            "fleet": ("edgekit.cli.fleet:fleet", "Collect what every board reports, and show it."),
+            "keys": ("edgekit.cli.keys:keys", "Manage signing keys and this machine's trusted keys."),
+            "verify": ("edgekit.cli.verify:verify", "Check a bundle or an install root; --replay also loads it."),
+            "host": ("edgekit.cli.host:host", "Serve models as a fallback for slow devices."),
+            "fleet": ("edgekit.cli.fleet:fleet", "Collect and show what boards report."),
         },
     ),
 }

@@ -86,7 +86,7 @@ class _NonEmptyPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            self.fail("an empty name", param, ctx)
+            self.fail("the name is empty", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -236,28 +236,28 @@ def output(metavar: str, help: str, **differs: Any) -> Decorator:  # noqa: A002 
 profile_path = _declared(OptionField("profile_paths", Path, PROFILE_PATH, (), repeats=True))
 budget_ms = _declared(OptionField("budget_ms", float, BUDGET_MS))
 as_json = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout.")
-no_cache = click.option("--no-cache", is_flag=True, help="Neither use nor keep cached work.")
-root = shared("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
+no_cache = click.option("--no-cache", is_flag=True, help="Do not use the build cache.")
+root = shared("--root", type=PATH, required=True, metavar="DIR", help="The install root that the application opens.")
 trust = shared(
     "--trust",
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="A root.json, or a public key (PEM; repeatable), by which the bundle must be signed. Default: what this "
-    "machine trusts, as `edgekit keys list` shows it.",
+    help="A root.json, or a public key (PEM; repeatable), that must have signed the bundle. Default: this machine's "
+    "trusted keys, see `edgekit keys list`.",
 )
 allow_unsigned = click.option(
     "--allow-unsigned",
     is_flag=True,
     help="Accept a bundle that no trusted key has signed: unsigned, signed by unknown or too few keys, or on a machine "
-    "without trusted keys; every report then says so.",
+    "without trusted keys. Every report says so.",
 )
 secret = click.option(
     "--secret",
     type=_KINDS["source"],
     metavar="SOURCE",
-    help="Where the key of an encrypted bundle is: file:PATH, env:NAME or cmd:COMMAND. Default: what EDGEKIT_SECRET "
-    "names, ~/.config/edgekit/secret, /etc/edgekit/secret.",
+    help="Key of an encrypted bundle: file:PATH, env:NAME or cmd:COMMAND. Default: EDGEKIT_SECRET, "
+    "~/.config/edgekit/secret, /etc/edgekit/secret.",
 )
 
 
@@ -269,21 +269,21 @@ def opening(command: Any) -> Any:
 use = click.option(
     "--use",
     type=click.Choice(tuple(PRESETS_MS)),
-    help="A budget by purpose: 100, 500, 200, 100, 50 or 10 ms, in this order.",
+    help="Budget by purpose: 100, 500, 200, 100, 50 or 10 ms, in this order.",
 )
 engine = shared(
     "--engine",
     shell_complete=COMPLETE["engines"],
     metavar="NAME",
-    help=f"{', '.join(ENGINES)}. Default: what is installed.",
+    help=f"{', '.join(ENGINES)}. Default: the fastest installed.",
 )
 threads = shared(
-    "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."
+    "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: the bundle's setting."
 )
 pin = click.option(
     "--pin",
     type=click.Choice(["primary"]),
-    help="Answer with the bundle's primary artifact, the same on every machine. Default: the fastest here.",
+    help="Use the bundle's primary artifact, the same on every machine. Default: the fastest on this one.",
 )
 recipe = shared("--recipe", metavar="NAME", help="The artifact's recipe. Default: the primary one.")
 store = shared(
@@ -292,7 +292,7 @@ store = shared(
 bundles = shared(
     "--bundles", type=PATH, metavar="DIR", help="Directory of rolled-out bundles. Default: next to the store."
 )
-share = shared("--share", metavar="NAME", help="Share what boards send with `edgekit fleet ingest --share NAME`.")
+share = shared("--share", metavar="NAME", help="Share the work with `edgekit fleet ingest --share NAME`.")
 
 
 def read_source(source: str, option: str) -> str:
@@ -329,7 +329,9 @@ device = shared("--device", metavar="ID", help="This board's id in the fleet.")
 window_s = shared(
     "--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="Seconds between reports. Default: 60."
 )
-listen = shared("--listen", show_default=True, metavar="ADDRESS:PORT", help="Where to listen; port 0 for any free one.")
+listen = shared(
+    "--listen", show_default=True, metavar="ADDRESS:PORT", help="Address to listen on; port 0 for any free one."
+)
 certificate = shared("--certificate", type=PATH, metavar="FILE", help="The server's certificate (PEM).")
 private_key = shared(
     "--key", type=PATH, metavar="FILE", help="Its private key (PEM). Default: in the certificate's file."
@@ -337,7 +339,7 @@ private_key = shared(
 unencrypted = shared(
     "--unencrypted",
     is_flag=True,
-    help="Listen without TLS: anyone on the network can read requests, answers and tokens.",
+    help="Listen without TLS. Anyone on the network can read requests, answers and tokens.",
 )
 BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.on_boards)
 """Engines with wheels for boards, which `deploy` and `estimate` offer."""

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from edgekit_profiles import Core, Profile, RuntimeSupport
     from edgekit_profiles.detect import DetectedBoard
 
-toml = shared("--toml", "as_toml", is_flag=True, help="Print only a profile to start from.")
+toml = shared("--toml", "as_toml", is_flag=True, help="Print only a profile, as a template.")
 
 
 @click.group()
 def profiles() -> None:
-    """The boards edgekit knows, as data with sources."""
+    """Show, check and measure board profiles."""
 
 
 @profiles.command("list")
@@ -48,7 +48,7 @@ def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool
 
     Each WORD must be in the name or the description.
 
-    Exits 1 if none matches, or if a file of the given folders is broken; the others are still listed.
+    Exits 1 if none matches or a profile file is invalid; the others are still listed.
 
     \b
     edgekit profiles list raspberry 64-bit
@@ -103,12 +103,12 @@ def _words(text: str) -> set[str]:
 @profiles.command()
 @click.argument("name", shell_complete=COMPLETE["profiles"])
 @profile_path
-@toml(help="Print the profile's file, as a start for your own.")
+@toml(help="Print the profile's file, as a template for your own.")
 @as_json
 def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: bool) -> None:
-    """Show a board, its sources, and what installs there.
+    """Show a board, its sources and its engines.
 
-    NAME is a profile of `edgekit profiles list`, or a profile.toml.
+    NAME is a profile from `edgekit profiles list`, or a profile.toml.
 
     \b
     edgekit profiles show raspberry-pi-4
@@ -188,7 +188,7 @@ def _core(core: Core) -> str:
 @click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
 @as_json
 def validate(files: tuple[Path, ...], as_json: bool) -> int:
-    """Check profile files or folders, and print every mistake.
+    """Check profile files or folders, and print every error.
 
     Exits 1 if there is one.
 
@@ -263,7 +263,7 @@ def _text_of(value: Any) -> str:
     "folder",
     type=PATH,
     metavar="DIR",
-    help="Folder of the network's files, from the board's package. Default: made here, with LiteRT or onnx.",
+    help="Folder with the network's files, from the board's package. Default: generated, with LiteRT or onnx.",
 )
 @threads(type=click.IntRange(1, 64), multiple=True, help="Threads to time; repeatable. Default: 1 and up to 4.")
 @profile(help="The board's profile. Default: what `edgekit profiles detect` finds.")
@@ -286,7 +286,7 @@ def measure(
     edgekit profiles measure -o our-pi.json                       # on the board
     edgekit estimate net.ekb --anchor our-pi.json                 # on the workstation
 
-    Exits 1 if the board was throttled or busy meanwhile: such times say little about it.
+    Exits 1 if the board was throttled or busy during the run: such times are not reliable.
     """
     from edgekit.boards.anchoring import MeasurePlan, default_threads, measure_anchors
     from edgekit_profiles.detect import detect
@@ -361,8 +361,8 @@ def measure_lines(found: dict[str, Any], output: Path | None, known: Profile | N
     "root",
     type=PATH,
     metavar="DIR",
-    help="Read copies of a board's files below DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) instead of "
-    "this machine's.",
+    help="Read copies of a board's files in DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) instead of this "
+    "machine's.",
 )
 @toml()
 @profile_path
@@ -370,9 +370,9 @@ def measure_lines(found: dict[str, Any], output: Path | None, known: Profile | N
 def detect(root: Path | None, as_toml: bool, profile_paths: tuple[Path, ...], as_json: bool) -> int:
     """Find the profile of this machine.
 
-    Shows how certain that is, and what differs from the profile.
+    Shows how certain the match is and what differs from the profile.
 
-    For a board without a profile, shows the nearest one and a file to start your own from, and exits 1.
+    For a board without a profile, shows the nearest one and a template for your own, and exits 1.
 
     \b
     edgekit profiles detect

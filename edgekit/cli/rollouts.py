@@ -20,34 +20,43 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("--waves", default="1%,10%,50%,100%", show_default=True, help="Shares of the boards, wave by wave.")
+@click.option(
+    "--waves", default="1%,10%,50%,100%", show_default=True, help="Cumulative share of the boards for each wave."
+)
 @click.option("--against", default="", metavar="LABEL=NAME",
               help="Compare with boards of this site or group, which keep their version.")  # fmt: skip
-@click.option("--abort-over", default="5%", show_default=True, help="Stop when more of a wave's boards, and two, fail.")
-@click.option("--url", metavar="URL", help="Where boards fetch the bundle, if you host it yourself.")
+@click.option(
+    "--abort-over",
+    default="5%",
+    show_default=True,
+    help="Stop if at least two boards and more than this share of a wave fail.",
+)
+@click.option("--url", metavar="URL", help="URL of the bundle, if you host it yourself.")
 @click.option("--server", metavar="URL", help="The fleet server's URL for boards; it then hosts the bundle.")
-@bundles(help="Where the server keeps bundles. Default: next to the store.")
+@bundles(help="The server's bundle folder. Default: next to the store.")
 @click.option("--model", metavar="NAME", help="Boards that run this model. Default: the bundle's own name.")
-@profile(help="Boards of this profile. Default: all that the bundle is for.")
+@profile(help="Boards of this profile. Default: all profiles of the bundle.")
 @click.option("--site", metavar="NAME", help="Boards with this label.")
 @click.option("--group", metavar="NAME", help="Boards with this label.")
 @click.option("--settle", "settle_s", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
-              help="How long a wave is watched.")  # fmt: skip
+              help="How long to watch each wave.")  # fmt: skip
 @click.option("--deadline", "deadline_s", type=click.FloatRange(0), default=86400.0, show_default=True,
               metavar="SECONDS", help="How long offline boards delay a wave.")  # fmt: skip
 @click.option("--p99-margin", type=click.FloatRange(1.0), default=1.25, show_default=True, metavar="FACTOR",
-              help="A board's p99 or p90 above this many times its own before is slower.")  # fmt: skip
-@click.option("--shadow", metavar="SHARE", help="First answer this share of some boards' requests in silence: 5%.")
+              help="A board is slower if its p99 or p90 grows by more than this factor.")  # fmt: skip
+@click.option(
+    "--shadow", metavar="SHARE", help="First run the new version silently on this share of some boards' requests: 5%."
+)
 @click.option("--differ", default="5%", show_default=True, metavar="SHARE",
-              help="With --shadow: other answers than the active version's that are too many.")  # fmt: skip
-@click.option("--unjudged", is_flag=True, help="Continue without figures, for boards that send no telemetry.")
-@click.option("--no-undo", is_flag=True, help="If it stops, do not roll boards back.")
+              help="With --shadow: stop if more answers than this differ from the active version's.")  # fmt: skip
+@click.option("--unjudged", is_flag=True, help="Continue without telemetry to compare.")
+@click.option("--no-undo", is_flag=True, help="Do not roll boards back if the roll-out stops.")
 @store()
 @as_json
 def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, store: str, **given: Any) -> int:
     """Move boards to BUNDLE in waves.
 
-    The fleet server carries it out; boards need `edgekit agent`.
+    The fleet server runs the roll-out; boards need `edgekit agent`.
 
     \b
     edgekit fleet rollout net.ekb --waves 1%,10%,50%,100% --abort-over 5% --server https://fleet.example
@@ -161,7 +170,7 @@ def _phases(counted: dict[tuple[int, str, str], int]) -> dict[str, int]:
 
 def _line(one: Rollout, tables: RolloutTables) -> str:
     phases = ", ".join(f"{n} {word}" for word, n in _phases(tables.phases(one.id)).items())
-    wave = f"wave {one.standing.wave + 1} of {len(one.plan.waves)}" if one.standing.wave >= 0 else "in silence"
+    wave = f"wave {one.standing.wave + 1} of {len(one.plan.waves)}" if one.standing.wave >= 0 else "shadow"
     why = f"; {one.standing.why}" if one.standing.why else ""
     return f"{one.id:>4}  {one.name} {one.version}  {one.standing.state}, {wave}: {phases}{why}"
 
@@ -182,7 +191,7 @@ def _show(one: Rollout, tables: RolloutTables, as_json: bool, *, boards: bool = 
         return
     click.echo(_line(one, tables))
     if shadows:
-        click.echo(f"      in silence: {describe(shadows)}")
+        click.echo(f"      shadow: {describe(shadows)}")
     for figure in figures:
         before, since, then, now, votes, sure = figure.cells()
         click.echo(f"      {figure.name}: {votes} boards worse, evidence {sure}")

@@ -52,12 +52,12 @@ _SYNC_EVERY = 128
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.argument("inputs", nargs=-1)
-@click.option("--text", "texts", multiple=True, help="Answer this text, or continue it; repeatable.")
+@click.option("--text", "texts", multiple=True, help="A text to answer or continue; repeatable.")
 @click.option(
     "--watch",
     type=PATH,
     metavar="DIR",
-    help="Answer each picture or array that arrives in DIR, until Ctrl-C. With --json, one object a line.",
+    help="Answer each new image or array in DIR, until Ctrl-C. With --json, one object per line.",
 )
 @click.option(
     "--camera",
@@ -69,15 +69,15 @@ _SYNC_EVERY = 128
     is_flag=False,
     flag_value="",
     metavar="[:PORT|CLIP]",
-    help="With --camera: show the answers on the frames, on a page of this machine or in a clip. Default: :8080, which "
-    "opens in a browser.",
+    help="With --camera: draw the answers on the frames, on a local page or in a clip. Default: :8080, which opens in "
+    "a browser.",
 )
 @budget_ms
 @use
 @click.option(
-    "--max-tokens", default=256, show_default=True, type=click.IntRange(1, 100_000), help="Of a text that is generated."
+    "--max-tokens", default=256, show_default=True, type=click.IntRange(1, 100_000), help="Most tokens to generate."
 )
-@click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Classes to show.")
+@click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Number of classes to show.")
 @engine()
 @threads()
 @pin
@@ -90,14 +90,14 @@ _SYNC_EVERY = 128
     "--fill-cache",
     type=PATH,
     metavar="FILE",
-    help="Keep the answers in FILE instead of printing them; an application finds them there with "
-    "CacheOptions(disk=FILE). Run it again after an interruption or with more files: it only computes what is missing.",
+    help="Store the answers in FILE instead of printing them; an application uses them with CacheOptions(disk=FILE). "
+    "Run it again after an interruption or with more files: it computes only what is missing.",
 )
 @click.option(
     "--disk-cache-mb",
     type=FiniteRange(1, 1_000_000),
     metavar="MB",
-    help="With --fill-cache: the largest size of FILE, as CacheOptions(disk_mb=MB) in the application. Default: 256.",
+    help="With --fill-cache: largest size of FILE, as CacheOptions(disk_mb=MB) in the application. Default: 256.",
 )
 @opening
 @as_json
@@ -110,9 +110,9 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Answer each of INPUTS with BUNDLE, or the active one of an install ROOT.
+    """Run each of INPUTS through BUNDLE, or the active one of an install ROOT.
 
-    INPUTS are pictures, .npy or .npz arrays of one item or several, .txt files of a text a line, or folders of them.
+    INPUTS are images, .npy or .npz arrays of one or more items, .txt files with one text per line, or folders of them.
 
     A stateful bundle answers frame by frame: a .wav or an array of frames is its own sequence, and single frames
     continue one another until the next sequence.
@@ -149,7 +149,7 @@ def run(
             return _fill_cache(bundle, inputs, file, max_mb or 256.0, opened, as_json=as_json)
         except KeyboardInterrupt:
             if not as_json:
-                click.echo("the answers so far are kept; run the same command again to continue", err=True)
+                click.echo("the answers so far are saved; run the same command again to continue", err=True)
             raise
     if max_mb is not None:
         raise click.UsageError("--disk-cache-mb goes with --fill-cache.")
@@ -200,7 +200,7 @@ def _files_to_run(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Itera
                 if ended.is_set():
                     return
                 yield one
-            click.echo(f"watching {watch}; Ctrl-C ends it", err=True)
+            click.echo(f"watching {watch}; Ctrl-C stops it", err=True)
             yield from map(str, arrivals.until(ended))
 
         yield given()

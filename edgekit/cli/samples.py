@@ -12,14 +12,14 @@ from edgekit.cli.options import PATH, as_json, device, output, print_json, priva
 
 @click.group(no_args_is_help=True)
 def samples() -> None:
-    """Bring home doubtful inputs of boards that send them (`samples=`)."""
+    """Collect the low-confidence inputs that boards send (`samples=`)."""
 
 
 @samples.command("new-key")
 @click.argument("file", type=PATH)
 @as_json
 def new_key(file: Path, as_json: bool) -> int:
-    """Write a private key to FILE; its public half is for boards.
+    """Write a private key to FILE, and its public key.
 
     \b
     edgekit fleet samples new-key builder.key
@@ -30,18 +30,18 @@ def new_key(file: Path, as_json: bool) -> int:
     if as_json:
         print_json({"private": str(file), "public": str(public)})
     else:
-        click.echo(f"{file} opens what boards seal with {public}; boards get only the latter")
+        click.echo(f"{file} decrypts what boards encrypt with {public}; give boards only the public key")
     return 0
 
 
 @samples.command()
 @output("DIR", "A folder for each model is made there.", required=True)
 @private_key(required=True, help="The private key of `new-key`.")
-@device(help="Of this board only.")
+@device(help="Only this board.")
 @store()
 @as_json
 def pull(output: Path, key: Path, device: str | None, store: str, as_json: bool) -> int:
-    """Open the samples and write them for `build --calibration`.
+    """Decrypt the samples and write them for `build --calibration`.
 
     \b
     edgekit fleet samples pull --key builder.key -o field
@@ -63,11 +63,11 @@ def pull(output: Path, key: Path, device: str | None, store: str, as_json: bool)
 
 
 @samples.command()
-@device(help="Of this board only.")
+@device(help="Only this board.")
 @store()
 @as_json
 def delete(device: str | None, store: str, as_json: bool) -> int:
-    """Delete the samples of the store; boards keep theirs.
+    """Delete the samples in the store; boards keep theirs.
 
     \b
     edgekit fleet samples delete --device porch-1
@@ -79,5 +79,5 @@ def delete(device: str | None, store: str, as_json: bool) -> int:
     if as_json:
         print_json({"parts": gone})
     else:
-        click.echo(f"{gone} parts of samples are deleted")
+        click.echo(f"deleted {gone} sample parts")
     return 0

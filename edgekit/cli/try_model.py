@@ -24,15 +24,15 @@ from edgekit_converters.sources.load_options import LoadOptions
     "--calibration",
     "like",
     metavar="DATA",
-    help="Data as the board will see it, best 500 items or more, of which a fifth, at most 64, is kept to compare on: "
-    "a folder of images or recordings, a .npz, or module:function. Default: made-up inputs, which prove little.",
+    help="Data like the board's, ideally 500 items or more; a fifth, at most 64, is held out to compare on. A folder "
+    "of images or recordings, an .npz, or module:function. Default: random inputs, which prove little.",
 )
 @click.option(
     "--family",
     type=click.Choice(("yolo", "ssd", "torchvision", "keras-app")),
-    help="What models of this family usually take and answer.",
+    help="Model family, for the usual inputs and outputs.",
 )
-@profiles(help="The boards; repeatable. Default: this machine and a Raspberry Pi 4.")
+@profiles(help="Boards to build for; repeatable. Default: this machine and a Raspberry Pi 4.")
 @output("DIR", "Default: tried/MODEL.")
 @options_of(LoadOptions)
 @click.option("--open", "opens", is_flag=True, help="Open the report in a browser.")
@@ -47,10 +47,10 @@ def try_model(
     as_json: bool,
     **loading: Any,
 ) -> int:
-    """See what edgekit makes of MODEL: guess its contract, build it, compare ten answers.
+    """Try MODEL: guess its contract, build it, compare ten answers.
 
-    What was guessed is printed, and written into a contract file that you can mend. `edgekit build` is the next step,
-    with your limits, your boards and an evaluation set.
+    Prints the guesses and writes them into a contract file that you can correct. Next, run `edgekit build` with your
+    limits, boards and evaluation set.
 
     \b
     edgekit try net.onnx --like photos/
@@ -76,7 +76,7 @@ def try_model(
     for line in summary(found.report, warned=True):
         say(line)
     if found.answers:
-        click.echo(f"\n{sum(one.same for one in found.answers)} of {len(found.answers)} answers are the original's:")
+        click.echo(f"\n{sum(one.same for one in found.answers)} of {len(found.answers)} answers match the original's:")
         rows = [("", "the original", "the bundle", "")]
         rows += [(one.item, one.original, one.bundle, "" if one.same else "differs") for one in found.answers]
         for line in words.aligned(rows, right=False):

@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 @click.option(
     "--replay",
     is_flag=True,
-    help="Also load it, in a child process with limits on memory and time, and replay its golden examples; then tune, "
+    help="Also load it in a child process with memory and time limits, and replay its golden examples; then tune, "
     "replay and warm up as an application does.",
 )
 @engine()
 @threads()
 @opening
 @profile(
-    help="A board that the bundle must be for. Default: what ROOT remembers, else what is detected here, as a note."
+    help="The board to check for. Default: the profile that ROOT remembers; else the detected one, as a note only."
 )
 @output("RECORD", "Also write what --json prints to RECORD.")
 @as_json
@@ -168,7 +168,7 @@ def _here() -> Path:
 @click.command()
 @click.argument("artifact", type=BUNDLE, metavar="BUNDLE|ROOT|ARTIFACT")
 @profiles(
-    help="The board: a name of `edgekit profiles list`, or the path of a .toml. Repeatable. Default: the bundle's own."
+    help="The board: a name from `edgekit profiles list`, or a .toml file. Repeatable. Default: the bundle's own."
 )
 @profile_path
 @click.option(
@@ -178,8 +178,8 @@ def _here() -> Path:
     metavar="ENGINE==VERSION",
     help="The runtime version on the board, such as tflite-runtime==2.14.0. Default: what the profile installs.",
 )
-@click.option("--emulate", is_flag=True, help="Also install and replay it on the board's processor under QEMU.")
-@click.option("--no-replay", is_flag=True, help="Check the files only: run and fetch nothing.")
+@click.option("--emulate", is_flag=True, help="Also install and replay it under QEMU, on the board's processor.")
+@click.option("--no-replay", is_flag=True, help="Check the files only; run and download nothing.")
 @click.option(
     "--for",
     "targets",
@@ -187,13 +187,13 @@ def _here() -> Path:
         ("android", "ios", "web", "ethos-u65-256", "ethos-u65-512", *(f"ethos-u85-{2**n}" for n in range(7, 12)))
     ),
     multiple=True,
-    help="Instead of a board: count what the GPU or NPU of a phone or browser, or an Ethos-U, would leave to the "
-    "processor. Repeatable.",
+    help="Instead of a board: count the operators that the GPU or NPU of a phone or browser, or an Ethos-U, leaves to "
+    "the CPU. Repeatable.",
 )
 @opening
 @as_json
 def check(artifact: Path, as_json: bool, **asked: Any) -> int:
-    """Predict whether a bundle loads on a board, and agrees there.
+    """Predict whether a bundle loads on a board and gives the right answers there.
 
     The argument is a bundle, an install ROOT, a .tflite or an .onnx file.
 
@@ -213,9 +213,9 @@ def check(artifact: Path, as_json: bool, **asked: Any) -> int:
     from edgekit_runtime.bundle.reader import read_bundle
 
     if asked["emulate"] and asked["no_replay"]:
-        raise click.UsageError("--emulate replays, and --no-replay does not: pass one of them.")
+        raise click.UsageError("Pass either --emulate or --no-replay.")
     if asked["targets"] and (of_boards := options_given("profiles", "runtimes", "emulate", "no_replay")):
-        raise click.UsageError(f"--for runs nothing and asks for no board: leave out {' and '.join(of_boards)}.")
+        raise click.UsageError(f"--for only reads the file: leave out {' and '.join(of_boards)}.")
     artifact = held_bundle(artifact, asked["trust"], asked["allow_unsigned"])
     if asked["targets"]:
         from edgekit.boards.vela import ACCELERATORS, VelaReport, check_ethos_u

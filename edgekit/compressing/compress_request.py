@@ -49,32 +49,32 @@ class CompressRequest:
     model: Path
     train: str = option(
         MISSING,
-        "Labelled inputs to train on: a folder with a sub-folder a class, .npz with `x` and `y`, data.yaml, COCO's "
+        "Labelled inputs to train on: a folder with one sub-folder per class, .npz with `x` and `y`, data.yaml, COCO "
         ".json, or module:function.",
         metavar="SET",
     )
     evaluation: str = like(
         of_field(BuildRequest, "evaluation"),
         MISSING,
-        help="Other labelled inputs, which decide and are never trained on.",
+        help="Other labelled inputs, for evaluation; never trained on.",
     )
-    output: Path = like(OUTPUT, Path("compressed"), help="Where the trained model and its report go.")
+    output: Path = like(OUTPUT, Path("compressed"), help="Folder for the trained model and its report.")
     _: KW_ONLY
     steps: tuple[str, ...] = option(
         (),
-        f"Steps to carry out, with commas between them: {', '.join(STEPS)}. Default: those that the limits call for.",
+        f"Steps to run, comma-separated: {', '.join(STEPS)}. Default: those that the limits require.",
         metavar="LIST",
         kind="list",
     )
     metric: str | None = like(of_field(BuildRequest, "metric"))
     max_drop: float | None = like(
-        of_field(BuildRequest, "max_drop"), help="How much accuracy INT8 may cost, in points: 1%."
+        of_field(BuildRequest, "max_drop"), help="Largest accuracy loss allowed, in points: 1%."
     )
-    profile: str = like(PROFILE, "", help="The board to estimate milliseconds for.")
-    budget_ms: float | None = like(BUDGET_MS, help="The most one inference may take on the board, milliseconds.")
+    profile: str = like(PROFILE, "", help="The board to estimate latency for.")
+    budget_ms: float | None = like(BUDGET_MS, help="Longest inference allowed on the board, milliseconds.")
     epochs: float = option(
         10.0,
-        "Passes over --train, at most; training ends earlier when held-out items no longer gain.",
+        "Most passes over --train; training stops early if held-out items no longer improve.",
         metavar="N",
         above=0,
     )
@@ -83,7 +83,7 @@ class CompressRequest:
     )
     width: float | None = option(
         None,
-        "distill: derive the student, with that share of MODEL's channels: 0.5.",
+        "distill: derive a student with this share of MODEL's channels: 0.5.",
         metavar="SHARE",
         above=0,
         below=1,
@@ -94,28 +94,26 @@ class CompressRequest:
     rate: float = option(1e-3, "The first learning rate.", above=0, in_file=True)
     seed: int = option(0, "The same seed gives the same result.", least=0, in_file=True)
     start: Literal["sliced", "new"] = option(
-        "sliced", "distill: the derived student begins with MODEL's own weights, or with new ones.", in_file=True
+        "sliced", "distill: the derived student starts from MODEL's weights or from new ones.", in_file=True
     )
     input_size: tuple[int, int] | None = option(
-        None, "distill: derive the student, for pictures of that height and width: [160, 160].", in_file=True
+        None, "distill: derive a student for images of this height and width: [160, 160].", in_file=True
     )
     features: str | None = option(
         None,
-        "distill: the student also learns what that layer of the teacher gives. STUDENT=TEACHER where names differ.",
+        "distill: the student also learns this layer's output from the teacher. STUDENT=TEACHER if names differ.",
         in_file=True,
     )
-    temperature: float = option(2.0, "distill: softens answers of classes.", above=0, in_file=True)
+    temperature: float = option(2.0, "distill: softmax temperature of class scores.", above=0, in_file=True)
     alpha: float = option(0.7, "distill: the teacher's share of the loss.", above=0, most=1, in_file=True)
     sparsity: float | None = option(
-        None, "sparse: the share of weights that become zero: 0.5.", above=0, below=1, in_file=True
+        None, "sparse: share of weights to set to zero: 0.5.", above=0, below=1, in_file=True
     )
     repair_s: float = option(
-        0.0, "Seconds to search for what a build's repair reaches, to show it with the steps. 0: no search.",
+        0.0, "Seconds to run a build's repair, to show its result next to the steps. 0: skip it.",
         least=0, most=86_400, in_file=True,
     )  # fmt: skip
-    beside: tuple[Path, ...] = option(
-        (), "Result folders of runs with other seeds: the page shows their spread.", in_file=True
-    )
+    beside: tuple[Path, ...] = option((), "Result folders of runs with other seeds, to show the spread.", in_file=True)
     contract: Path | None = like(of_field(BuildRequest, "contract"), in_file=True)
     shapes: Mapping[str, tuple[int, ...]] = like(of_field(LoadOptions, "shapes"), _NO_SHAPES, in_file=True)
     profile_paths: tuple[Path, ...] = like(PROFILE_PATH, (), in_file=True)

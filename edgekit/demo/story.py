@@ -118,7 +118,7 @@ class Story:
         def stopped() -> str:
             return "" if tables.get(number).standing.state == "aborted" else _describe(tables.get(number))
 
-        yield eventually("version 2 answers in silence, and is refused before its first wave", stopped, 360.0)
+        yield eventually("version 2 is shadowed, and refused before its first wave", stopped, 360.0)
         self.say(f"        {_describe(tables.get(number))}")
         ran = [row.id for row in self.server.store.fleet() if row.id in KIOSKS and row.version == "2"]
         there = ran + [kiosk.name for kiosk in kiosks if kiosk.version != "1"]

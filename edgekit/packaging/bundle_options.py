@@ -32,16 +32,18 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 class BundleTerms:
     """As in `Manifest`. compatible: additional profiles."""
 
-    licence: str | None = option(None, "The model's licence, such as Apache-2.0; kept in the bundle.", metavar="TEXT")
+    licence: str | None = option(None, "The model's licence, such as Apache-2.0; stored in the bundle.", metavar="TEXT")
     rollout_seq: int | None = option(
         None,
-        "The number of this roll-out. A board that installed N refuses lower numbers for good.",
+        "Roll-out number. A board that installed N permanently refuses lower numbers.",
         metavar="N",
     )
     not_before: str | None = option(
-        None, "No board installs the bundles earlier: 2027-01-31, at 00:00 UTC.", metavar="DATE"
+        None, "First day on which boards install the bundles: 2027-01-31, from 00:00 UTC.", metavar="DATE"
     )
-    expires: str | None = option(None, "No board installs the bundles later: 2027-12-31, at 00:00 UTC.", metavar="DATE")
+    expires: str | None = option(
+        None, "Day from which boards refuse the bundles: 2027-12-31, from 00:00 UTC.", metavar="DATE"
+    )
     compatible: tuple[str, ...] = option(
         (), "Additional profile allowed to install the bundles; repeatable.", metavar="NAME"
     )
@@ -111,8 +113,8 @@ class SigningOptions:
     )
     signer: str | None = option(
         None,
-        "A command that signs for public keys of --sign: it reads the bytes on standard input, or from the file that "
-        "{} stands for, and prints the signature.",
+        "Command that signs for the public keys of --sign: it reads the bytes from standard input, or from the file "
+        "that replaces {}, and prints the signature.",
         metavar="CMD",
     )
     passphrase_file: Path | None = option(

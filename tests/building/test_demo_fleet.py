@@ -28,7 +28,7 @@ def test_into_a_pipe_it_serves_until_ctrl_c_and_says_that_it_ends(demo, tmp_path
     with (tmp_path / "errors").open("w+b") as errors:  # a pipe that nobody reads would fill
         child = subprocess.Popen(command, cwd=demo.directory, stdout=subprocess.PIPE, stderr=errors)
         said = b""
-        while b"Ctrl-C ends it." not in said:
+        while b"Ctrl-C stops it." not in said:
             said += (line := child.stdout.readline())
             assert line, said
         url = next(word for word in said.decode().split() if word.startswith("http://"))

@@ -85,7 +85,7 @@ def test_with_the_cache_on_every_input_is_computed_once(edgekit, bundle):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--rate", "5", "--concurrency", "2"), "pass one"),
+        (("--rate", "5", "--concurrency", "2"), "either --rate or --concurrency"),
         (("--arrivals", "fixed"), "--arrivals goes with --rate"),
         (("-n", "50", "--duration-s", "1"), "either -n or --duration-s"),
         (("--use", "voice", "--budget-ms", "5"), "either --use or --budget-ms"),

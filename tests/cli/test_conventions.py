@@ -65,7 +65,7 @@ def options_of(name):
 
 
 def test_help_keeps_four_groups_each_with_an_example():
-    assert list(GROUPS) == ["Build", "Ask", "Board", "Trust and fleet"]
+    assert list(GROUPS) == ["Build", "Run", "Board", "Trust and fleet"]
     assert all(example.startswith("edgekit ") for example, _ in GROUPS.values())
 
 

@@ -80,8 +80,8 @@ def test_what_cannot_be_packed_is_one_error(packed, tmp_path, case):
 
 
 IMPOSSIBLE = {
-    "nowhere": ((), "Name one place"),
-    "two places": (("pi@board", "-o", "usb"), "Name one place"),
+    "nowhere": ((), "Pass either USER@HOST"),
+    "two places": (("pi@board", "-o", "usb"), "Pass either USER@HOST"),
     "a .deb over ssh": (("pi@board", "--deb"), "--deb is for a package"),
     "anchors over ssh": (("pi@board", "--anchors"), "--anchors is for a package"),
     "a port of a folder": (("-o", "usb", "--port", "22"), "leave out --port"),

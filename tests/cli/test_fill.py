@@ -70,7 +70,7 @@ def test_what_an_interrupted_run_answered_is_kept(edgekit, in_process, bundle, m
         patched.setattr("edgekit.bench.inputs.load", interrupted)
         ran = in_process(*filled)
     assert ran.code == 130
-    assert "the answers so far are kept; run the same command again to continue" in ran.err
+    assert "the answers so far are saved; run the same command again to continue" in ran.err
     found = edgekit(*filled, "--json").json
     assert (found["there"], found["made"]) == (7, 13)
 

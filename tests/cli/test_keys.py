@@ -284,7 +284,7 @@ def test_nothing_private_is_printed(desk, tmp_path):
 
 
 USAGE = {
-    "who signs": (["sign", "x.ekb"], "Name who signs"),
+    "who signs": (["sign", "x.ekb"], "Name a signing key"),
     "a command without a key": (["sign", "x.ekb", "--sign", "a", "--signer", "true"], None),
     "a name for two keys": (["trust", "a", "b", "--name", "c"], "--name goes with one KEY"),
     "two keys for one": (["trust", "a", "b", "--replace", "c"], "--replace goes with one KEY"),

@@ -45,7 +45,7 @@ def watching(folder, *arguments):
     try:
         while (told := process.stderr.readline()) and not told.startswith("watching"):
             pass
-        assert told == "watching inbox; Ctrl-C ends it\n"
+        assert told == "watching inbox; Ctrl-C stops it\n"
         yield Watching(process)
     finally:
         guard.cancel()

@@ -81,7 +81,7 @@ def test_steps_of_a_roll_out_before_its_first_wave():
     assert decide(PLAN, began, nothing, same, 59_000) == began
     assert decide(PLAN, began, nothing, same, 61_000).wave == 0
     stopped = decide(PLAN, began, nothing, worse, 1_000)
-    assert (stopped.state, stopped.why) == ("aborted", "in silence: worse")
+    assert (stopped.state, stopped.why) == ("aborted", "shadow: worse")
     assert decide(PLAN, began, nothing, unknown, 3_600_000) == began
     paused = decide(PLAN, began, nothing, unknown, 2 * 24 * 3_600_000)
     assert (paused.state, paused.by_word) == ("paused", False)
@@ -128,7 +128,7 @@ def test_shadows_are_ordered_counted_once_and_end_before_the_waves(store):
     rolling.step(NOW + 61_000)
     standing = tables.get(made.id).standing
     assert (standing.state, standing.wave) == ("running", 0)
-    assert standing.why.startswith("in silence: 100.0% of 1,200 answers agree (99.")
+    assert standing.why.startswith("shadow: 100.0% of 1,200 answers agree (99.")
     due = tables.due(NOW + 61_000, 60_000)
     assert sorted(one.order.shadow if one.order else None for one in due if one.order) == [0.0] * 4
     assert sum(one.order is None for one in due) == BOARDS - 4
@@ -145,7 +145,7 @@ def test_a_version_that_answers_otherwise_is_withdrawn_and_no_board_moves(store)
     rolling.step(NOW + 5_000)
     standing = rolling.tables.get(made.id).standing
     assert standing.state == "aborted"
-    assert standing.why.startswith("in silence: it answers otherwise: 90.0% of 600 answers agree")
+    assert standing.why.startswith("shadow: its answers differ: 90.0% of 600 answers agree")
     due = rolling.tables.due(NOW + 5_000, 60_000)
     assert [one.order for one in due] == [None] * BOARDS
     assert {row.want for row in rolling.tables.boards(made.id)} == {"none", ""}

@@ -40,7 +40,7 @@ def test_an_alert_names_its_cause_and_a_wave_undoes_itself(tmp_path, monkeypatch
         assert {row.id: row.online for row in server.store.fleet()} == dict.fromkeys((*RETURNING, *KIOSKS), True)
     assert "alert 1: dock_camera 7 on raspberry-pi-4: p99" in caplog.text
     silent, line = said
-    assert "aborted; in silence: it answers otherwise: 0.0% of" in silent
+    assert "aborted; shadow: its answers differ: 0.0% of" in silent
     assert "slower: p99" in line
 
 

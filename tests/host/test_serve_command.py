@@ -186,4 +186,4 @@ def test_a_host_believes_what_was_sealed_with_its_secret_and_nothing_else(
 
 def test_a_secret_without_a_cache_is_wrong_usage(edgekit, bundle):
     ran = edgekit("host", "serve", bundle, "--cache-secret", "env:CACHE_KEY")
-    assert (ran.code, "--cache-secret belongs to --cache" in ran.err) == (2, True)
+    assert (ran.code, "--cache-secret needs --cache" in ran.err) == (2, True)

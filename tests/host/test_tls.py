@@ -163,8 +163,8 @@ def test_beyond_loopback_a_server_needs_tls_or_a_flag_that_says_what_it_means(ed
     [
         ([], "name a BUNDLE"),
         (["x.ekb", "--models", "."], "--models needs --tokens"),
-        (["x.ekb", "--key", "k.pem"], "belong to --certificate"),
-        (["x.ekb", "--client-ca", "k.pem"], "belong to --certificate"),
+        (["x.ekb", "--key", "k.pem"], "need --certificate"),
+        (["x.ekb", "--client-ca", "k.pem"], "need --certificate"),
         (["x.ekb", "--certificate", "k.pem", "--unencrypted"], "contradicts"),
     ],
 )

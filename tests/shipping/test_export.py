@@ -144,6 +144,6 @@ def test_an_encrypted_bundle_needs_its_key_and_is_written_in_clear_with_a_note(t
     assert CliRunner().invoke(cli, command).exit_code != 0
     assert not out.exists()
     opened = CliRunner().invoke(cli, [*command, "--secret", str(key)])
-    assert "note: the artifact is not encrypted there" in opened.output
+    assert "note: the exported artifact is not encrypted" in opened.output
     if target != "mediapipe":
         assert (out / "model.onnx").read_bytes() == tiny.model_bytes("onnx-f32")

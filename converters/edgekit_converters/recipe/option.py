@@ -157,16 +157,16 @@ def _value_type(kind: Any) -> tuple[Any, bool]:
 
 PROFILE = Option("A board, by its name in `edgekit profiles list`.", metavar="NAME", names="profiles")
 PROFILE_PATH = Option(
-    "A folder with profiles of your own, NAME.toml each; repeatable. EDGEKIT_PROFILE_PATH may name folders, too.",
+    "Folder with your own profiles, NAME.toml; repeatable. EDGEKIT_PROFILE_PATH adds folders, too.",
     "--profile-path",
     metavar="DIR",
     link="boards.md#your-own-boards",
 )
 BUDGET_MS = Option("Latency budget, milliseconds.", metavar="MS", above=0)
 ANCHOR = Option(
-    "What `edgekit profiles measure` wrote on the board: latencies are then estimated from that. Repeatable.",
+    "Measurement by `edgekit profiles measure` on the board, to estimate latencies from. Repeatable.",
     "--anchor",
     metavar="FILE",
     link="boards.md#how-long-it-will-take",
 )
-OUTPUT = Option("Where it goes.", short="-o", metavar="DIR")
+OUTPUT = Option("Output folder.", short="-o", metavar="DIR")

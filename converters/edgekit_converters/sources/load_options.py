@@ -1,4 +1,4 @@
-"""What a model file leaves open, as options of commands and as text.
+"""Options for reading a model file, and their parsing.
 
     options = LoadOptions(shapes=dict([parse_shape("image=1,3,48,192")]))
 
@@ -32,18 +32,18 @@ class LoadOptions:
     """
 
     shapes: Mapping[str, tuple[int, ...]] = option(
-        _NOTHING, "The size of an input that the model leaves open; repeatable.", "--shape", metavar="NAME=1,3,48,192"
+        _NOTHING, "Fix the size of an input with free dimensions; repeatable.", "--shape", metavar="NAME=1,3,48,192"
     )
     constants: Mapping[str, int | float] = option(
         _NOTHING,
-        "An input that always has this value, and need not be given on the board; repeatable.",
+        "Fix an input to this value and remove it from the inputs; repeatable.",
         "--constant",
         metavar="NAME=16000",
     )
-    signature: str | None = option(None, "Which function of a SavedModel to take, if it has several.", metavar="NAME")
+    signature: str | None = option(None, "The SavedModel signature to use, if it has several.", metavar="NAME")
     trust_model: bool = option(
         False,
-        "Let code inside the model file run (Lambda layers, pickles). Only for files whose author you trust.",
+        "Allow code inside the model file to run (Lambda layers, pickles). Only for files whose author you trust.",
     )
     as_is: bool = False
     keep_label: bool = False

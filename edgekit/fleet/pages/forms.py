@@ -134,7 +134,7 @@ def phase_words(want: str, phase: str) -> tuple[str, str]:
     """(words, class) of boards with this order and report."""
     if want == "shadow":
         return (
-            f"{phase or 'ordered'}, in silence",
+            f"{phase or 'ordered'}, shadow",
             "on" if phase == "shadowing" else "bad" if phase in FINAL else "wait",
         )
     if want == "former":

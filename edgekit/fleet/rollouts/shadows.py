@@ -65,7 +65,7 @@ def judge(boards: Sequence[ShadowFigures], *, of: int, differ: float = 0.05) -> 
         votes = [LEAST_VOTE + (1 - LEAST_VOTE) * math.exp(min(bound, _evidence(one, times * allowed, allowed)))
                  for one in heard]  # fmt: skip
         if sum(min(bound / needed, math.log(vote)) for vote in votes) >= bound - 1e-9:
-            return Verdict("worse", f"it answers otherwise: {words}")
+            return Verdict("worse", f"its answers differ: {words}")
     most = max(needed, len(boards) // 2 + 1)
     broken = Counter(one.rests for one in boards if one.rests not in _RESTS)
     if broken.total() >= most:

@@ -4,7 +4,7 @@
     decide(plan, standing, tally, verdict, now_ms)          # the next RolloutStanding
 
 Rules:
-- with a share for a shadow the first step is no wave: some boards run the version in silence, and `shadows` judges it;
+- with a share for a shadow the first step is no wave: some boards shadow it, and `shadows` judges it;
 - everything here is a pure function: time, tallies and figures are arguments;
 - a board's wave follows from its id and the roll-out's number alone, so every server computes the same waves;
 - the next wave begins once the boards of this one have committed, some time has passed, and `comparison` finds them no
@@ -41,7 +41,7 @@ class RolloutPlan:
     settle_s: how long a wave is watched after its boards committed. figures_s: how much longer it may take until there
     are enough answers. deadline_s: after which boards that are not done hold a wave up no more. judged: whether figures
     are asked for at all. undo: whether an abort sends boards back. margins: as those of `compare`. shadow: share of the
-    requests that it answers in silence before the first wave, 0 for none; differ: as that of `shadows.judge`.
+    requests that boards shadow before the first wave, 0 for none; differ: as that of `shadows.judge`.
     against: a label and its value, of boards that keep what they run and are the others of every comparison.
     """
 
@@ -195,15 +195,15 @@ def decide(
 def _shadow(plan: RolloutPlan, standing: RolloutStanding, verdict: Verdict, now_ms: int) -> RolloutStanding:
     """Before the first wave: no board has moved, so none has to go back."""
     if verdict.says == "worse":
-        return replace(standing, state="aborted", since_ms=now_ms, why=f"in silence: {verdict.why}", by_word=False)
+        return replace(standing, state="aborted", since_ms=now_ms, why=f"shadow: {verdict.why}", by_word=False)
     waited_s = (now_ms - standing.since_ms) / 1000
     if standing.state == "paused" or (standing.waived != SHADOW and waited_s < plan.settle_s):
         return standing
     if verdict.says == "same" or standing.waived == SHADOW:
-        return replace(standing, wave=0, since_ms=now_ms, why=f"in silence: {verdict.why}")
+        return replace(standing, wave=0, since_ms=now_ms, why=f"shadow: {verdict.why}")
     if waited_s < plan.settle_s + plan.figures_s:
         return standing
-    return replace(standing, state="paused", by_word=False, why=f"in silence it cannot be judged: {verdict.why}")
+    return replace(standing, state="paused", by_word=False, why=f"shadow: cannot be judged: {verdict.why}")
 
 
 def _stopped(plan: RolloutPlan, standing: RolloutStanding, why: str, now_ms: int) -> RolloutStanding:
