@@ -75,11 +75,7 @@ LEAST_S = 1.0
 @threads()
 @pin
 @click.option(
-    "--compare",
-    "old",
-    type=PATH,
-    metavar="RECORD",
-    help="Compare with an earlier record; exit 1 if conditions differ.",
+    "--compare", "old", type=PATH, metavar="RECORD", help="Compare with an earlier record; exit 1 if conditions differ."
 )
 @output("RECORD", "Write the record there, as JSON.")
 @click.option(

@@ -75,12 +75,7 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
     metavar="CMD",
     help="Run CMD as a systemd unit on the board; {bundle}, {python} and {prefix} become the installed paths.",
 )
-@engine(
-    type=click.Choice(BOARD_ENGINES),
-    metavar=None,
-    shell_complete=None,
-    help="Engine to install. Default: the board's preferred one.",
-)
+@engine(type=click.Choice(BOARD_ENGINES), metavar=None, shell_complete=None, help="Default: the board's first choice.")
 @click.option(
     "--extra",
     "extras",
@@ -310,10 +305,7 @@ EXPORT_TARGETS = ("files", "web", "node", "c", "mediapipe")
 @output("DIR", "A new directory.", required=True)
 @recipe()
 @click.option(
-    "--pictures",
-    type=PATH,
-    metavar="DIR",
-    help="With --for mediapipe: compare its answers on these images with the bundle's.",
+    "--pictures", type=PATH, metavar="DIR", help="With --for mediapipe: compare its answers on these with the bundle's."
 )
 @opening
 @as_json

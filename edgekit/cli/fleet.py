@@ -48,11 +48,7 @@ def fleet() -> None:
 @store(help="The database: sqlite:///FILE or postgresql://...")
 @listen(default="127.0.0.1:8787", help="Address of the pages.")
 @click.option(
-    "--host",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="A host name under which browsers reach this server (repeatable).",
+    "--host", "names", multiple=True, metavar="NAME", help="A host name of this server for browsers (repeatable)."
 )
 @click.option("--password", metavar="SOURCE", help="Password of the pages: env:NAME or file:PATH.")
 @click.option("--proxy-user-header", metavar="NAME", help="Header in which a trusted proxy names its user.")

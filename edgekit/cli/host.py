@@ -75,21 +75,11 @@ def host() -> None:
 )
 @unencrypted()
 @click.option(
-    "--models",
-    type=PATH,
-    metavar="DIR",
-    help="Folder of bundles that clients with an admin token may load and unload by name.",
+    "--models", type=PATH, metavar="DIR", help="Folder of bundles that an admin token may load and unload by name."
 )
-@threads(
-    help="Threads per engine. Default: the fastest; with several instances, the cores divided by them.",
-)
+@threads(help="Threads per engine. Default: the fastest; with several instances, the cores divided by them.")
 @click.option(
-    "--instances",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Parallel engines per bundle.",
+    "--instances", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N", help="Engines per bundle."
 )
 @click.option(
     "--cache-mb",
@@ -208,11 +198,7 @@ def _check_usage(
 @host.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.option(
-    "--for",
-    "server",
-    type=click.Choice(("triton", "kserve")),
-    required=True,
-    help="The server to write a repository for.",
+    "--for", "server", type=click.Choice(("triton", "kserve")), required=True, help="The server to write for."
 )
 @output("DIR", "A new directory.", required=True)
 @click.option(

@@ -187,10 +187,7 @@ def _authoring(command: Any) -> Any:
               help="First version only: number of --sign keys that must sign the next version.")  # fmt: skip
 @click.option("--name", metavar="NAME", help="The key's name in root.json. Default: its file name.")
 @click.option(
-    "--key-days",
-    type=_DAYS,
-    metavar="N",
-    help="Accept new bundles signed by these keys for N days. Default: as --days.",
+    "--key-days", type=_DAYS, metavar="N", help="Accept new bundles of these keys for N days. Default: as --days."
 )
 @click.option(
     "--replace", "old", metavar="OLD", shell_complete=COMPLETE["keys"], help="Replace the key OLD by KEY in its roles."
@@ -350,9 +347,7 @@ def sign_(
     help="Where to store it. Default: its current place, else /etc/edgekit for root, ~/.config for other users.",
 )
 @click.option(
-    "--expect",
-    metavar="SHA256",
-    help="Expected fingerprint of the first root.json, as `edgekit keys list` shows it.",
+    "--expect", metavar="SHA256", help="Expected fingerprint of the first root.json, as `edgekit keys list` shows it."
 )
 @as_json
 def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json: bool) -> None:

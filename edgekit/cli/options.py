@@ -269,7 +269,7 @@ def opening(command: Any) -> Any:
 use = click.option(
     "--use",
     type=click.Choice(tuple(PRESETS_MS)),
-    help="Budget by purpose: 100, 500, 200, 100, 50 or 10 ms, in this order.",
+    help="Budget by purpose: 100, 500, 200, 100, 50, 10 ms in this order.",
 )
 engine = shared(
     "--engine",
@@ -337,9 +337,7 @@ private_key = shared(
     "--key", type=PATH, metavar="FILE", help="Its private key (PEM). Default: in the certificate's file."
 )
 unencrypted = shared(
-    "--unencrypted",
-    is_flag=True,
-    help="Listen without TLS. Anyone on the network can read requests, answers and tokens.",
+    "--unencrypted", is_flag=True, help="Listen without TLS: anyone on the network can read requests and tokens."
 )
 BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.on_boards)
 """Engines with wheels for boards, which `deploy` and `estimate` offer."""

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 @click.option("--against", default="", metavar="LABEL=NAME",
               help="Compare with boards of this site or group, which keep their version.")  # fmt: skip
 @click.option(
-    "--abort-over",
-    default="5%",
-    show_default=True,
-    help="Stop if at least two boards and more than this share of a wave fail.",
+    "--abort-over", default="5%", show_default=True, help="Stop if two boards and more than this share of a wave fail."
 )
 @click.option("--url", metavar="URL", help="URL of the bundle, if you host it yourself.")
 @click.option("--server", metavar="URL", help="The fleet server's URL for boards; it then hosts the bundle.")

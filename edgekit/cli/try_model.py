@@ -30,7 +30,7 @@ from edgekit_converters.sources.load_options import LoadOptions
 @click.option(
     "--family",
     type=click.Choice(("yolo", "ssd", "torchvision", "keras-app")),
-    help="Model family, for the usual inputs and outputs.",
+    help="Model family, for usual contract values.",
 )
 @profiles(help="Boards to build for; repeatable. Default: this machine and a Raspberry Pi 4.")
 @output("DIR", "Default: tried/MODEL.")

@@ -34,15 +34,13 @@ class BundleTerms:
 
     licence: str | None = option(None, "The model's licence, such as Apache-2.0; stored in the bundle.", metavar="TEXT")
     rollout_seq: int | None = option(
-        None,
-        "Roll-out number. A board that installed N permanently refuses lower numbers.",
-        metavar="N",
+        None, "Roll-out number. A board that installed N permanently refuses lower numbers.", metavar="N"
     )
     not_before: str | None = option(
-        None, "First day on which boards install the bundles: 2027-01-31, from 00:00 UTC.", metavar="DATE"
+        None, "Boards install the bundles from this day: 2027-01-31, 00:00 UTC.", metavar="DATE"
     )
     expires: str | None = option(
-        None, "Day from which boards refuse the bundles: 2027-12-31, from 00:00 UTC.", metavar="DATE"
+        None, "Boards refuse the bundles from this day: 2027-12-31, 00:00 UTC.", metavar="DATE"
     )
     compatible: tuple[str, ...] = option(
         (), "Additional profile allowed to install the bundles; repeatable.", metavar="NAME"
