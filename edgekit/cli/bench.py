@@ -9,26 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import options as opt
 from edgekit.cli.bench_text import bench_lines, comparison_lines
 from edgekit.cli.deploy import identity, port, prefix
-from edgekit.cli.options import (
-    BUNDLE,
-    PATH,
-    FiniteRange,
-    as_json,
-    budget_ms,
-    budget_of,
-    engine,
-    opening,
-    options_given,
-    output,
-    pin,
-    print_result,
-    refuse_unwritable,
-    threads,
-    use,
-    write_json,
-)
+from edgekit.cli.printing import print_result, refuse_unwritable, write_json
 from edgekit.cli.progress import console_progress
 
 if TYPE_CHECKING:
@@ -40,7 +24,7 @@ LEAST_S = 1.0
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
+@click.argument("bundle", type=opt.BUNDLE, metavar="BUNDLE|ROOT")
 @click.option(
     "-n",
     "runs",
@@ -48,7 +32,9 @@ LEAST_S = 1.0
     metavar="N",
     help="Timed requests. Default: 200, for at least a second.",
 )
-@click.option("--duration-s", type=FiniteRange(0.1, 86_400), metavar="S", help="Measure for this long, instead of -n.")
+@click.option(
+    "--duration-s", type=opt.FiniteRange(0.1, 86_400), metavar="S", help="Measure for this long, instead of -n."
+)
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 1024),
@@ -57,7 +43,7 @@ LEAST_S = 1.0
 )
 @click.option(
     "--rate",
-    type=FiniteRange(0.001, 1_000_000),
+    type=opt.FiniteRange(0.001, 1_000_000),
     metavar="R",
     help="Send R requests a second without waiting for answers. Latency then counts from each request's scheduled "
     "time.",
@@ -67,17 +53,21 @@ LEAST_S = 1.0
     type=click.Choice(["poisson", "fixed"]),
     help="With --rate: at random moments, or evenly. Default: poisson.",
 )
-@budget_ms
-@use
+@opt.budget_ms
+@opt.use
 @click.option("--batch", type=click.Choice(["on", "off"]), help="Whether waiting requests may be batched. Default: on.")
 @click.option("--cache", is_flag=True, help="Leave the cache on: after the first round, every input is a hit.")
-@engine()
-@threads()
-@pin
+@opt.engine()
+@opt.threads()
+@opt.pin
 @click.option(
-    "--compare", "old", type=PATH, metavar="RECORD", help="Compare with an earlier record; exit 1 if conditions differ."
+    "--compare",
+    "old",
+    type=opt.PATH,
+    metavar="RECORD",
+    help="Compare with an earlier record; exit 1 if conditions differ.",
 )
-@output("RECORD", "Write the record there, as JSON.")
+@opt.output("RECORD", "Write the record there, as JSON.")
 @click.option(
     "--on", metavar="USER@HOST", help="Measure over ssh on a board where `edgekit deploy` installed the bundle."
 )
@@ -85,8 +75,8 @@ LEAST_S = 1.0
 @identity
 @prefix(help="With --on: the `--prefix` given to `edgekit deploy`.")
 @click.option("--engines", is_flag=True, help="Also list every engine tried on this machine, and why one was elected.")
-@opening
-@as_json
+@opt.opening
+@opt.as_json
 def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **asked: Any) -> int:
     """Measure BUNDLE, or the active one of an install ROOT, on this machine.
 
@@ -104,7 +94,7 @@ def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **
     if board.to is None and (board.port or board.identity or board.prefix):
         raise click.UsageError("--port, --identity and --prefix go with --on.")
     who = {name: asked.pop(name) for name in ("trust", "allow_unsigned", "secret")}
-    if board.to is not None and (idle := options_given(*who)):
+    if board.to is not None and (idle := opt.options_given(*who)):
         raise click.UsageError(f"{', '.join(idle)} is for this machine; with --on the board uses its own keys.")
     if output is not None:
         refuse_unwritable(output)
@@ -174,7 +164,7 @@ def _setup_and_load(asked: dict[str, Any]) -> tuple[BenchSetup, Load]:
         raise click.UsageError("--arrivals goes with --rate.")
     if asked["runs"] is not None and asked["duration_s"] is not None:
         raise click.UsageError("Pass either -n or --duration-s.")
-    budget = budget_of(asked["use"], asked["budget_ms"])
+    budget = opt.budget_of(asked["use"], asked["budget_ms"])
     from edgekit.bench.load_generator import Load
     from edgekit.bench.measure import BenchSetup
 

@@ -19,7 +19,8 @@ from typing import Any
 import click
 
 from edgekit.building.build_request import BuildRequest
-from edgekit.cli.options import PATH, SectionedCommand, as_json, no_cache, options_of, print_result
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_result
 from edgekit.cli.progress import console_progress
 from edgekit.cli.signing import signing_of
 
@@ -39,11 +40,11 @@ Exits 0 if every board got a bundle within the limits, 1 if not (the report says
 """
 
 
-@click.command(cls=SectionedCommand, epilog=_EPILOG)
-@click.argument("model", type=PATH)
-@options_of(BuildRequest)
-@no_cache
-@as_json
+@click.command(cls=opt.SectionedCommand, epilog=_EPILOG)
+@click.argument("model", type=opt.PATH)
+@opt.options_of(BuildRequest)
+@opt.no_cache
+@opt.as_json
 def build(as_json: bool, **options: Any) -> int:
     """Convert MODEL for your boards, measure the accuracy loss, and pack the result.
 

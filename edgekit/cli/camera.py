@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from edgekit.cli.options import print_json, refuse_unwritable, say
+from edgekit.cli.printing import print_result, refuse_unwritable
 from edgekit.cli.progress import until_signalled
 from edgekit.packaging.output_errors import OutputError
 from edgekit.report import words
@@ -57,13 +57,11 @@ def follow(frames: Stream, model: Model, tell: Tell | None, show: Show | None, a
     latency, answered = meter.latency_ms, sum(meter.answers.values())
     counts = {"seen": answered + refused + meter.dropped, "answered": answered, "refused": refused}
     counts |= {"dropped": meter.dropped, "stopped": stopped}
-    if as_json:
-        more = {"answers": meter.answers, "p50_ms": latency.p50, "p99_ms": latency.p99}
-        print_json({"summary": counts | more})
-    else:
-        by = ", ".join(f"{n:,} {source}" for source, n in meter.answers.items())
-        times = f"; p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms" if latency.p50 and latency.p99 else ""
-        say(f"{', '.join(f'{n:,} {name}' for name, n in counts.items())}{times}; answers: {by or 'none'}")
+    more = {"answers": meter.answers, "p50_ms": latency.p50, "p99_ms": latency.p99}
+    by = ", ".join(f"{n:,} {source}" for source, n in meter.answers.items())
+    times = f"; p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms" if latency.p50 and latency.p99 else ""
+    line = f"{', '.join(f'{n:,} {name}' for name, n in counts.items())}{times}; answers: {by or 'none'}"
+    print_result({"summary": counts | more}, [line], as_json)
     return answered > 0 or not refused
 
 

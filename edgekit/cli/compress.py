@@ -9,21 +9,23 @@ from typing import Any
 import click
 
 from edgekit.building.build_request import BuildRequest
-from edgekit.cli.options import PATH, as_json, no_cache, options_of, output, print_json, print_result
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_result
 from edgekit.cli.progress import console_progress
 from edgekit.compressing.compress_request import CompressRequest, read_recipe
+from edgekit.packaging.output_errors import OutputError
 from edgekit_converters.sources.load_options import LoadOptions
 
 
 @click.command()
-@click.argument("model", type=PATH)
-@options_of(CompressRequest)
+@click.argument("model", type=opt.PATH)
+@opt.options_of(CompressRequest)
 @click.option(
-    "--recipe", "file", type=PATH, metavar="FILE",
+    "--recipe", "file", type=opt.PATH, metavar="FILE",
     help="TOML file with more settings: batch, rate, seed, alpha, ... docs/compress.md lists every key.",
 )  # fmt: skip
-@no_cache
-@as_json
+@opt.no_cache
+@opt.as_json
 def compress(as_json: bool, file: Path | None, no_cache: bool, **options: Any) -> int:
     """Retrain MODEL, so that it loses less accuracy in INT8 or runs faster.
 
@@ -59,7 +61,7 @@ def compress(as_json: bool, file: Path | None, no_cache: bool, **options: Any) -
 
 
 @click.command()
-@click.argument("model", type=PATH)
+@click.argument("model", type=opt.PATH)
 @click.option(
     "--like",
     type=click.Choice(("yolo", "ssd", "torchvision", "keras-app")),
@@ -71,10 +73,10 @@ def compress(as_json: bool, file: Path | None, no_cache: bool, **options: Any) -
     metavar="TOKENS",
     help="Hugging Face folder: tokens per text. Default: the model's own, at most 128.",
 )
-@options_of(BuildRequest, "calibration", help="Real inputs: the model's answers to 64 of them determine the task.")
-@output("FILE", "Default: MODEL.contract.toml next to the model.")
-@options_of(LoadOptions)
-@as_json
+@opt.options_of(BuildRequest, "calibration", help="Real inputs: the model's answers to 64 of them determine the task.")
+@opt.output("FILE", "Default: MODEL.contract.toml next to the model.")
+@opt.options_of(LoadOptions)
+@opt.as_json
 def contract(
     model: Path,
     like: str | None,
@@ -83,7 +85,7 @@ def contract(
     output: Path | None,
     as_json: bool,
     **options: Any,
-) -> int:
+) -> None:
     """Draft the contract file of MODEL, which describes its inputs and outputs.
 
     `edgekit build` accepts the draft unchanged. Check each line before you trust an accuracy figure: a wrong mean or
@@ -95,7 +97,6 @@ def contract(
     edgekit contract yolo11n.onnx --like yolo
     edgekit contract all-MiniLM-L6-v2/ --length 64      # then: edgekit build all-MiniLM-L6-v2.onnx ...
     """
-    from edgekit.packaging.output_errors import OutputError
     from edgekit_converters.data.describe_contract import default_file, describe, stated_keys
     from edgekit_converters.data.draft_contract import draft, left_to_say
     from edgekit_converters.recipe.store import DiskStore, default_folder
@@ -133,12 +134,10 @@ def contract(
         raise OutputError(what, where=str(file), do="Name another file with -o") from error
     task = describe(source, file).task
     guessed = "task" not in stated_keys(file)
+    print_result({"file": str(file), "task": task}, [str(file)], as_json)
     if as_json:
-        print_json({"file": str(file), "task": task})
-        return 0
-    click.echo(str(file))
+        return
     rest = "; ".join(left_to_say(source, text))
     verb = "is taken for" if guessed else "is"
     click.echo(f"the task {verb} {task}. Check each line of the draft{rest and ': ' + rest}", err=True)
     click.echo(f"then: edgekit build {model} ...", err=True)
-    return 0

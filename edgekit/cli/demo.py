@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import PATH, as_json, print_json, say
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_json, say
 from edgekit.cli.progress import console_progress, until_signalled
 from edgekit_runtime.system.errors import sentences
 from edgekit_runtime.system.strict_json import load_json
@@ -29,12 +30,14 @@ _BUNDLE = "bundles/efficientnet_lite0-raspberry-pi-4.ekb"
 
 
 @click.command()
-@click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Directory for the demo's files.")
+@click.option(
+    "--folder", type=opt.PATH, default=Path("demo"), show_default=True, help="Directory for the demo's files."
+)
 @click.option("--fleet", is_flag=True, help="Then serve a fleet page with this machine and simulated boards.")
 @click.option(
     "--fallback", is_flag=True, help="Then throttle a device, so that its requests fall back to a host and return."
 )
-@as_json
+@opt.as_json
 def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     """Run build and inference on real data: EfficientNet-Lite0, two Raspberry Pis, photos.
 

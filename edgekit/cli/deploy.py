@@ -13,43 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.cli import options as opt
 from edgekit.cli.bench_text import bench_lines
-from edgekit.cli.options import (
-    BOARD_ENGINES,
-    BUNDLE,
-    PATH,
-    allow_unsigned,
-    as_json,
-    catalogue_of,
-    engine,
-    held_bundle,
-    load_profile,
-    opened_bundle,
-    opening,
-    options_given,
-    output,
-    print_json,
-    profile,
-    profile_path,
-    recipe,
-    refuse_unwritable,
-    say,
-    secret,
-    shared,
-    trust,
-    write_json,
-)
+from edgekit.cli.printing import print_json, print_result, refuse_unwritable, say, write_json
+from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.system.errors import EdgekitError, SecretError
 
 if TYPE_CHECKING:
-    from edgekit.shipping.package import Approve
+    from edgekit.shipping.package import Approve, PackageResult
     from edgekit.shipping.push import PushResult
     from edgekit.shipping.ssh import Address
     from edgekit_profiles import Profile
 
 port = click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port of sshd. Default: ssh's own.")
-identity = click.option("--identity", type=PATH, metavar="FILE", help="A private key for ssh. Default: ssh's own.")
-prefix = shared(
+identity = click.option("--identity", type=opt.PATH, metavar="FILE", help="A private key for ssh. Default: ssh's own.")
+prefix = opt.shared(
     "--prefix",
     default="",
     metavar="DIR",
@@ -60,22 +38,24 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
+@click.argument("bundle", type=opt.BUNDLE, metavar="BUNDLE|ROOT")
 @click.argument("address", metavar="[USER@HOST]", required=False)
-@output("DIR", "Instead of USER@HOST: write a package into this folder; with --deb, the .deb into it.")
+@opt.output("DIR", "Instead of USER@HOST: write a package into this folder; with --deb, the .deb into it.")
 @click.option("--deb", is_flag=True, help="With -o: a Debian package instead of a folder.")
-@profile(
+@opt.profile(
     multiple=True,
     default=None,
     help="The board. Default: the one detected at USER@HOST; for a package, the bundle's own.",
 )
-@profile_path
+@opt.profile_path
 @click.option(
     "--service",
     metavar="CMD",
     help="Run CMD as a systemd unit on the board; {bundle}, {python} and {prefix} become the installed paths.",
 )
-@engine(type=click.Choice(BOARD_ENGINES), metavar=None, shell_complete=None, help="Default: the board's first choice.")
+@opt.engine(
+    type=click.Choice(opt.BOARD_ENGINES), metavar=None, shell_complete=None, help="Default: the board's first choice."
+)
 @click.option(
     "--extra",
     "extras",
@@ -83,13 +63,13 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
     multiple=True,
     help="An extra to install, too; repeatable.",
 )
-@click.option("--wheel", type=PATH, metavar="WHL", help="The edgekit wheel to ship. Default: this installation.")
-@trust(
+@click.option("--wheel", type=opt.PATH, metavar="WHL", help="The edgekit wheel to ship. Default: this installation.")
+@opt.trust(
     help="A root.json, or a public key (PEM; repeatable), to ship; the board trusts it for this model. "
     "Default: the board's trusted keys.",
 )
-@allow_unsigned
-@secret
+@opt.allow_unsigned
+@opt.secret
 @click.option("--no-check", is_flag=True, help="Skip `edgekit check` before shipping.")
 @click.option(
     "--anchors", is_flag=True, help="With -o: include the network that `edgekit profiles measure` times, 21 MB."
@@ -101,11 +81,11 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
 @click.option(
     "--measure",
     "anchor_file",
-    type=PATH,
+    type=opt.PATH,
     metavar="FILE",
     help="Also time MobileNetV1 on the board, and write FILE for `edgekit estimate --anchor`.",
 )
-@as_json
+@opt.as_json
 def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool, **asked: Any) -> None:
     """Ship BUNDLE, or the active one of an install ROOT, to a board.
 
@@ -127,15 +107,15 @@ def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool
     asked["profile"] = next(iter(asked["profile"]), None)
     if (address is None) == (output is None):
         raise click.UsageError("Pass either USER@HOST, or -o DIR for a package.")
-    if address is None and (idle := options_given(*_OF_A_BOARD)):
+    if address is None and (idle := opt.options_given(*_OF_A_BOARD)):
         raise click.UsageError(
             f"A package is written locally: leave out {', '.join(idle)}, or name USER@HOST instead of -o."
         )
-    if output is None and (idle := options_given(*_OF_A_PACKAGE)):
+    if output is None and (idle := opt.options_given(*_OF_A_PACKAGE)):
         raise click.UsageError(f"{', '.join(idle)} is for a package: name -o DIR instead of USER@HOST.")
     for_board = {name: asked.pop(name) for name in _OF_A_BOARD}
     for_package = {name: asked.pop(name) for name in _OF_A_PACKAGE}
-    bundle = held_bundle(bundle)
+    bundle = opt.held_bundle(bundle)
     if address is not None:
         _push(bundle, address, as_json, for_board, asked)
     elif output is not None:
@@ -149,25 +129,24 @@ def _pack(bundle: Path, output: Path, as_json: bool, of_it: dict[str, Any], opti
 
     profile, paths = options.pop("profile"), options.pop("profile_paths")
     options["approve"] = approver(bundle, options.pop("secret"), skip=options.pop("no_check"))
-    to = load_profile(profile or read_bundle(bundle).manifest.target.profile, paths)
+    to = opt.load_profile(profile or read_bundle(bundle).manifest.target.profile, paths)
     request = PackageRequest(bundle, to, output, anchors=of_it["anchors"], **options)
     packed = (pack_deb if of_it["deb"] else pack)(request)
-    if as_json:
-        print_json(packed.as_json())
-        return
-    say(f"{packed.path}: {packed.name} for {packed.profile}, {packed.bytes / 1e6:,.1f} MB")
-    say(f"  engine     {packed.engine} {packed.engine_version}, Python {packed.python}, {packed.arch}")
-    say(f"  wheels     {len(packed.wheels)}, each with its SHA-256")
+    print_result(packed.as_json(), _packed_lines(packed, of_it["deb"]), as_json)
+
+
+def _packed_lines(packed: PackageResult, deb: bool) -> Iterator[str]:
+    yield f"{packed.path}: {packed.name} for {packed.profile}, {packed.bytes / 1e6:,.1f} MB"
+    yield f"  engine     {packed.engine} {packed.engine_version}, Python {packed.python}, {packed.arch}"
+    yield f"  wheels     {len(packed.wheels)}, each with its SHA-256"
     if packed.debian:
-        say(f"  Debian     brings {', '.join(packed.debian)}")
+        yield f"  Debian     brings {', '.join(packed.debian)}"
     if packed.service:
-        say(f"  service    {packed.service}")
+        yield f"  service    {packed.service}"
     for note in packed.notes:
-        say(f"  note       {note}")
-    if of_it["deb"]:
-        say(f"copy it to the board and run: sudo apt-get install ./{packed.path.name}")
-    else:
-        say("copy the folder to the board and run there: sh install.sh")
+        yield f"  note       {note}"
+    by_apt = f"copy it to the board and run: sudo apt-get install ./{packed.path.name}"
+    yield by_apt if deb else "copy the folder to the board and run there: sh install.sh"
 
 
 def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], options: dict[str, Any]) -> None:
@@ -177,7 +156,7 @@ def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], opti
     anchor_file = of_it["anchor_file"]
     if anchor_file is not None:
         refuse_unwritable(anchor_file, "--measure")
-    catalogue = catalogue_of(options.pop("profile_paths"))
+    catalogue = opt.catalogue_of(options.pop("profile_paths"))
     profile = options.pop("profile")
     to = Address(address, of_it["port"], of_it["identity"])
     options["approve"] = approver(bundle, options.pop("secret"), skip=options.pop("no_check"))
@@ -274,7 +253,6 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: s
     """
     from edgekit.boards.checked import CheckRequest, check
     from edgekit_runtime.bundle.reader import read_bundle
-    from edgekit_runtime.engines.registry import ENGINES
 
     entries = read_bundle(bundle).manifest.artifacts  # the primary one is first
     answers = next((one.recipe for one in entries if one.format in ENGINES[engine].formats), entries[0].recipe)
@@ -293,7 +271,7 @@ EXPORT_TARGETS = ("files", "web", "node", "c", "mediapipe")
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
+@click.argument("bundle", type=opt.BUNDLE, metavar="BUNDLE|ROOT")
 @click.option(
     "--for",
     "target",
@@ -302,13 +280,16 @@ EXPORT_TARGETS = ("files", "web", "node", "c", "mediapipe")
     show_default=True,
     help="Target. For model repositories of other servers: edgekit host export.",
 )
-@output("DIR", "A new directory.", required=True)
-@recipe()
+@opt.output("DIR", "A new directory.", required=True)
+@opt.recipe()
 @click.option(
-    "--pictures", type=PATH, metavar="DIR", help="With --for mediapipe: compare its answers on these with the bundle's."
+    "--pictures",
+    type=opt.PATH,
+    metavar="DIR",
+    help="With --for mediapipe: compare its answers on these with the bundle's.",
 )
-@opening
-@as_json
+@opt.opening
+@opt.as_json
 def export(
     bundle: Path, target: str, output: Path, recipe: str | None, pictures: Path | None, as_json: bool, **options: Any
 ) -> int:
@@ -328,7 +309,7 @@ def export(
     from edgekit.bench.inputs import expand
     from edgekit.shipping.programs.export import export as write
 
-    read = opened_bundle(bundle, options)
+    read = opt.opened_bundle(bundle, options)
     made = write(read, output, target, recipe, tuple(expand([str(pictures)])) if pictures is not None else ())
     if as_json:
         files = [str(path.relative_to(output)) for path in made.files]

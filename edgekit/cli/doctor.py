@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from edgekit.cli.options import COMPLETE, as_json, print_json, print_result
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_json, print_result
 from edgekit_converters.sources.sandbox import FILES, NETWORK, missing_parts
 from edgekit_runtime.engines.registry import ENGINES, version_of, with_vulkan
 from edgekit_runtime.system.board import Cpu, vulkan_drivers
@@ -63,9 +64,9 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
 
 
 @click.command()
-@click.argument("what", nargs=-1, metavar="[CODE|MESSAGE]", shell_complete=COMPLETE["codes"])
+@click.argument("what", nargs=-1, metavar="[CODE|MESSAGE]", shell_complete=opt.COMPLETE["codes"])
 @click.option("--codes", is_flag=True, help="List every code.")
-@as_json
+@opt.as_json
 def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
     """Check this machine, or explain a code or an error message.
 

@@ -11,20 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.building.build_request import BuildRequest
-from edgekit.cli.options import (
-    BOARD_ENGINES,
-    PATH,
-    as_json,
-    catalogue_of,
-    held_bundle,
-    opening,
-    options_of,
-    print_result,
-    profile_path,
-    profiles,
-    threads,
-)
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_result
 from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.system.errors import EdgekitError
 
 if TYPE_CHECKING:
     from edgekit.boards.estimates import EstimateResult
@@ -33,11 +23,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("artifact", type=PATH, metavar="BUNDLE|ROOT|ARTIFACT")
-@profiles(help="The board; repeatable. Default: the bundle's own.")
-@threads()
+@click.argument("artifact", type=opt.PATH, metavar="BUNDLE|ROOT|ARTIFACT")
+@opt.profiles(help="The board; repeatable. Default: the bundle's own.")
+@opt.threads()
 @click.option(
-    "--runtime", type=click.Choice(BOARD_ENGINES), help="The engine on the board. Default: the one that installs there."
+    "--runtime",
+    type=click.Choice(opt.BOARD_ENGINES),
+    help="The engine on the board. Default: the one that installs there.",
 )
 @click.option("--layers", is_flag=True, help="Show all layers, in file order. Default: the five slowest.")
 @click.option(
@@ -46,18 +38,18 @@ if TYPE_CHECKING:
     help="Time the file and MobileNetV1 on this machine first (x86-64 with LiteRT; about 2 s). Their ratio narrows the "
     "range for boards with a known MobileNetV1 time. A bundle contains the ratio from its build.",
 )
-@options_of(BuildRequest, "anchors")
+@opt.options_of(BuildRequest, "anchors")
 @click.option(
     "--record",
     "record_paths",
-    type=PATH,
+    type=opt.PATH,
     multiple=True,
     metavar="FILE",
     help="Record of `edgekit bench -o` on the board for this artifact, used instead of an estimate. Repeatable.",
 )
-@profile_path
-@opening
-@as_json
+@opt.profile_path
+@opt.opening
+@opt.as_json
 def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     """Estimate the latency on a board: a range, its grade and its sources.
 
@@ -76,9 +68,9 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     from edgekit.boards.subject import open_subjects
     from edgekit_profiles.anchors import read_anchor_file, refuse_other_boards
 
-    file = held_bundle(artifact, asked["trust"], asked["allow_unsigned"])
+    file = opt.held_bundle(artifact, asked["trust"], asked["allow_unsigned"])
     subjects = _runnable(open_subjects(file, asked["secret"]), asked["runtime"])
-    catalogue = catalogue_of(asked["profile_paths"])
+    catalogue = opt.catalogue_of(asked["profile_paths"])
     names = list(dict.fromkeys(asked["profiles"] or [subject.profile for subject in subjects if subject.profile]))
     if not names:
         raise click.UsageError("A model file names no board: pass --profile NAME.")
@@ -117,7 +109,7 @@ def _runnable(subjects: list[EstimateSubject], runtime: str | None) -> list[Esti
         return subjects
     found = [subject for subject in subjects if subject.format in ENGINES[runtime].formats]
     if not found:
-        others = ", ".join(name for name in BOARD_ENGINES if subjects[0].format in ENGINES[name].formats)
+        others = ", ".join(name for name in opt.BOARD_ENGINES if subjects[0].format in ENGINES[name].formats)
         what = (
             f"{runtime} runs {' and '.join(ENGINES[runtime].formats)}, and {subjects[0].name} is {subjects[0].format}"
         )
@@ -128,7 +120,6 @@ def _runnable(subjects: list[EstimateSubject], runtime: str | None) -> list[Esti
 def _host(subject: EstimateSubject) -> HostTimes | None:
     """None, with the reason on stderr, if this machine cannot measure it."""
     from edgekit.boards.anchoring import can_time_here, time_here
-    from edgekit_runtime.system.errors import EdgekitError
 
     why = can_time_here(subject.format, subject.precision)
     if not why:

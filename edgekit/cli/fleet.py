@@ -9,22 +9,8 @@ from pathlib import Path
 import click
 
 from edgekit.cli import alerts, rollouts, samples
-from edgekit.cli.options import (
-    PATH,
-    as_json,
-    broker,
-    bundles,
-    certificate,
-    listen,
-    output,
-    print_json,
-    private_key,
-    read_source,
-    share,
-    store,
-    unencrypted,
-    window_s,
-)
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_json, print_result
 from edgekit.cli.progress import until_signalled
 
 
@@ -40,30 +26,30 @@ def fleet() -> None:
 
 
 @fleet.command()
-@broker()
+@opt.broker()
 @click.option("--embedded-broker", is_flag=True, help="Run a small broker on a loopback port, to try it out.")
 @click.option(
     "--broker-port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="Port of the embedded broker."
 )
-@store(help="The database: sqlite:///FILE or postgresql://...")
-@listen(default="127.0.0.1:8787", help="Address of the pages.")
+@opt.store(help="The database: sqlite:///FILE or postgresql://...")
+@opt.listen(default="127.0.0.1:8787", help="Address of the pages.")
 @click.option(
     "--host", "names", multiple=True, metavar="NAME", help="A host name of this server for browsers (repeatable)."
 )
 @click.option("--password", metavar="SOURCE", help="Password of the pages: env:NAME or file:PATH.")
 @click.option("--proxy-user-header", metavar="NAME", help="Header in which a trusted proxy names its user.")
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="The proxy's own address (repeatable).")
-@click.option("--alerts", "rules", type=PATH, metavar="FILE", help="Alert rules and receivers (TOML).")
-@share()
+@click.option("--alerts", "rules", type=opt.PATH, metavar="FILE", help="Alert rules and receivers (TOML).")
+@opt.share()
 @click.option("--home-assistant", is_flag=True, help="Publish the boards to Home Assistant through MQTT discovery.")
 @click.option("--otlp", metavar="URL", help="Send metrics to this OpenTelemetry collector.")
-@bundles()
-@as_json
+@opt.bundles()
+@opt.as_json
 def serve(
     as_json: bool, broker: str | None, embedded_broker: bool, broker_port: int, store: str, listen: str,
     names: tuple[str, ...], password: str | None, proxy_user_header: str | None, proxies: tuple[str, ...],
     rules: Path | None, share: str | None, home_assistant: bool, otlp: str | None, bundles: Path | None,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Store what boards report and serve the fleet page.
 
     Press Ctrl-C to stop it.
@@ -86,7 +72,7 @@ def serve(
 
     access = None
     if password is not None:
-        access = Access.by_password(read_source(password, "--password"), time.monotonic, proxies)
+        access = Access.by_password(opt.read_source(password, "--password"), time.monotonic, proxies)
     elif proxy_user_header is not None:
         access = Access.by_proxy(proxy_user_header, proxies)
     from edgekit.fleet.alerts.rules_file import Rules, read_rules
@@ -100,25 +86,22 @@ def serve(
     with FleetServer(settings) as server:
         # Only what a person typed for SQLite: the URL of a PostgreSQL may hold a password.
         shown = store if store.startswith("sqlite:") else server.store.where
-        if as_json:
-            print_json({"url": server.url, "broker": server.broker_url, "store": shown})
-        else:
-            click.echo(f"fleet page   {server.url}")
-            click.echo(
-                f"boards       open_bundle(..., telemetry=TelemetryOptions({server.broker_url!r}, device='porch-1'))"
-            )
-            click.echo(f"store        {server.store.where}   (Ctrl-C stops it)")
+        lines = [
+            f"fleet page   {server.url}",
+            f"boards       open_bundle(..., telemetry=TelemetryOptions({server.broker_url!r}, device='porch-1'))",
+            f"store        {server.store.where}   (Ctrl-C stops it)",
+        ]
+        print_result({"url": server.url, "broker": server.broker_url, "store": shown}, lines, as_json)
         if server.exposed:
             click.echo("Pages and sign-in are unencrypted: put a TLS proxy in front of them.", err=True)
         with until_signalled() as ended:
             ended.wait()
-    return 0
 
 
 @fleet.command("broker-config")
-@output("DIR", "Where mosquitto's files go.", required=True)
+@opt.output("DIR", "Where mosquitto's files go.", required=True)
 @click.option("--board", "boards", multiple=True, metavar="ID", help="Create a user for this board (repeatable).")
-@click.option("--boards", "list_of_boards", type=PATH, metavar="FILE", help="File with board ids, one per line.")
+@click.option("--boards", "list_of_boards", type=opt.PATH, metavar="FILE", help="File with board ids, one per line.")
 @click.option("--server", "servers", multiple=True, metavar="NAME", help="User of a fleet server. Default: ingest.")
 @click.option(
     "--alert-reader", "readers", multiple=True, metavar="NAME", help="A user that receives alerts (repeatable)."
@@ -126,17 +109,17 @@ def serve(
 @click.option(
     "--home-assistant-user", "viewers", multiple=True, metavar="NAME", help="Home Assistant's user (repeatable)."
 )
-@certificate(help="The broker's certificate (PEM).")
-@private_key()
-@unencrypted(help="Listen without TLS, on a trusted network only.")
+@opt.certificate(help="The broker's certificate (PEM).")
+@opt.private_key()
+@opt.unencrypted(help="Listen without TLS, on a trusted network only.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port. Default: 8883, or 1883 without TLS.")
 @click.option("--address", default="", metavar="ADDRESS", help="Address to listen on. Default: all.")
-@as_json
+@opt.as_json
 def broker_config(
     as_json: bool, output: Path, boards: tuple[str, ...], list_of_boards: Path | None, servers: tuple[str, ...],
     readers: tuple[str, ...], viewers: tuple[str, ...], certificate: Path | None, key: Path | None, unencrypted: bool,
     port: int | None, address: str,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Write mosquitto's configuration and users for a fleet.
 
     Run it again to add boards.
@@ -153,23 +136,20 @@ def broker_config(
     port = port or (1883 if unencrypted else 8883)
     plan = BrokerPlan(ids, servers or ("ingest",), readers, port, address, certificate, key, viewers)
     written = write_broker_config(output, plan)
-    if as_json:
-        print_json({"files": [str(path) for path in written.files], "made": written.made})
-        return 0
-    for path in written.files:
-        click.echo(f"wrote   {path}")
+    lines = [f"wrote   {path}" for path in written.files]
     if written.made:
-        click.echo(f"{len(written.made)} new users; their passwords are in users.txt, for the boards' broker URLs")
-    click.echo("Let mosquitto's user read them: chown -R mosquitto " + " ".join(map(str, filter(None, (output, key)))))
-    click.echo("A running mosquitto reloads users and rights after kill -HUP")
-    return 0
+        lines.append(f"{len(written.made)} new users; their passwords are in users.txt, for the boards' broker URLs")
+    readable = " ".join(map(str, filter(None, (output, key))))
+    lines.append(f"Let mosquitto's user read them: chown -R mosquitto {readable}")
+    lines.append("A running mosquitto reloads users and rights after kill -HUP")
+    print_result({"files": [str(path) for path in written.files], "made": written.made}, lines, as_json)
 
 
 @fleet.command()
-@broker(required=True)
-@store(required=True, default=None, help="The store that `edgekit fleet serve` uses: postgresql://...")
-@share(required=True, help="The NAME passed to `edgekit fleet serve --share NAME`.")
-def ingest(broker: str, store: str, share: str) -> int:
+@opt.broker(required=True)
+@opt.store(required=True, default=None, help="The store that `edgekit fleet serve` uses: postgresql://...")
+@opt.share(required=True, help="The NAME passed to `edgekit fleet serve --share NAME`.")
+def ingest(broker: str, store: str, share: str) -> None:
     """Store what boards report, in addition to a fleet server.
 
     It serves no pages and needs an MQTT 5 broker. Press Ctrl-C to stop it.
@@ -188,11 +168,10 @@ def ingest(broker: str, store: str, share: str) -> int:
         click.echo(f"taking in from {taking.link.broker} as one of '{share}'   (Ctrl-C stops it)")
         ended.wait()
         taking.close()
-    return 0
 
 
 @fleet.command()
-@broker(required=True)
+@opt.broker(required=True)
 @click.option("--devices", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Number of boards.")
 @click.option(
     "--minutes",
@@ -201,15 +180,15 @@ def ingest(broker: str, store: str, share: str) -> int:
     show_default=True,
     help="Minutes to run.",
 )
-@window_s(default=60.0)
+@opt.window_s(default=60.0)
 @click.option(
     "--backlog", type=click.IntRange(0, 100_000), default=0, help="Windows waiting on each board, as after an outage."
 )
 @click.option("--sites", type=click.IntRange(0, 10_000), default=0, help="Number of sites for the boards.")
 @click.option(
-    "--users", type=PATH, metavar="FILE", help="users.txt of broker-config: each board connects as its own user."
+    "--users", type=opt.PATH, metavar="FILE", help="users.txt of broker-config: each board connects as its own user."
 )
-@as_json
+@opt.as_json
 def simulate(
     as_json: bool, broker: str, devices: int, minutes: float, window_s: float, backlog: int, sites: int,
     users: Path | None,
@@ -248,9 +227,9 @@ def simulate(
 
 @fleet.command()
 @click.argument("boards", metavar="DEVICE...", nargs=-1, required=True)
-@store()
-@as_json
-def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
+@opt.store()
+@opt.as_json
+def forget(boards: tuple[str, ...], store: str, as_json: bool) -> None:
     """Remove retired boards and their history.
 
     A board that still reports reappears as a new one.
@@ -258,10 +237,9 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
     \b
     edgekit fleet forget porch-1 porch-2
     """
-    from edgekit.fleet.serve import open_store
     from edgekit.fleet.store.fleet_errors import FleetError
 
-    with closing(open_store(store, make=False)) as opened:
+    with opt.opened_store(store) as opened:
         unknown = [name for name in boards if opened.device(name) is None]
         if unknown:
             raise FleetError(
@@ -269,11 +247,7 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
                 do="See the fleet page for the ids",
             )  # fmt: skip
         gone = [name for name in dict.fromkeys(boards) if opened.forget(name)]
-    if as_json:
-        print_json({"forgotten": gone})
-    else:
-        click.echo(f"removed {', '.join(gone)}")
-    return 0
+    print_result({"forgotten": gone}, [f"removed {', '.join(gone)}"], as_json)
 
 
 for _command in (*rollouts.COMMANDS, *alerts.COMMANDS, samples.samples):

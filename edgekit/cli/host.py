@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import (
-    BUNDLE,
-    PATH,
-    FiniteRange,
-    as_json,
-    certificate,
-    listen,
-    opened_bundle,
-    opening,
-    output,
-    print_json,
-    private_key,
-    recipe,
-    threads,
-    unencrypted,
-)
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_result
 
 if TYPE_CHECKING:
     import socket
@@ -56,34 +42,37 @@ def host() -> None:
 
 
 @host.command()
-@click.argument("bundles", type=BUNDLE, nargs=-1, metavar="[BUNDLE|ROOT]...")
-@listen(
+@click.argument("bundles", type=opt.BUNDLE, nargs=-1, metavar="[BUNDLE|ROOT]...")
+@opt.listen(
     type=_ListenType(),
     default="127.0.0.1:8000",
     help="Address to listen on; port 0 for any free one. Beyond loopback it needs --certificate.",
 )
-@certificate(help="Serve HTTPS with this certificate (PEM).")
-@private_key()
+@opt.certificate(help="Serve HTTPS with this certificate (PEM).")
+@opt.private_key()
 @click.option(
-    "--client-ca", type=PATH, metavar="FILE", help="Serve only clients with a certificate from these authorities (PEM)."
+    "--client-ca",
+    type=opt.PATH,
+    metavar="FILE",
+    help="Serve only clients with a certificate from these authorities (PEM).",
 )
 @click.option(
     "--tokens",
-    type=PATH,
+    type=opt.PATH,
     metavar="FILE",
     help="Serve only clients with a bearer token. One per line: NAME SHA256-OF-TOKEN REQUESTS-A-SECOND [admin].",
 )
-@unencrypted()
+@opt.unencrypted()
 @click.option(
-    "--models", type=PATH, metavar="DIR", help="Folder of bundles that an admin token may load and unload by name."
+    "--models", type=opt.PATH, metavar="DIR", help="Folder of bundles that an admin token may load and unload by name."
 )
-@threads(help="Threads per engine. Default: the fastest; with several instances, the cores divided by them.")
+@opt.threads(help="Threads per engine. Default: the fastest; with several instances, the cores divided by them.")
 @click.option(
     "--instances", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N", help="Engines per bundle."
 )
 @click.option(
     "--cache-mb",
-    type=FiniteRange(0),
+    type=opt.FiniteRange(0),
     default=64.0,
     show_default=True,
     metavar="MB",
@@ -103,8 +92,8 @@ def host() -> None:
     help="Key that encrypts answers in that cache, the same on all hosts: file:PATH, env:NAME or cmd:COMMAND. "
     "Entries with another key are ignored. Default: the key of an encrypted bundle.",
 )
-@opening
-@as_json
+@opt.opening
+@opt.as_json
 def serve(
     bundles: tuple[Path, ...],
     listen: tuple[str, int],
@@ -196,11 +185,11 @@ def _check_usage(
 
 
 @host.command()
-@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
+@click.argument("bundle", type=opt.BUNDLE, metavar="BUNDLE|ROOT")
 @click.option(
     "--for", "server", type=click.Choice(("triton", "kserve")), required=True, help="The server to write for."
 )
-@output("DIR", "A new directory.", required=True)
+@opt.output("DIR", "A new directory.", required=True)
 @click.option(
     "--backend",
     type=click.Choice(("onnxruntime", "python")),
@@ -211,13 +200,13 @@ def _check_usage(
 @click.option(
     "--device", type=click.Choice(("cpu", "gpu")), help="Where instances run. Default: the GPU if the profile has one."
 )
-@recipe(help="The artifact's recipe. Default: the primary one, or the first in ONNX.")
+@opt.recipe(help="The artifact's recipe. Default: the primary one, or the first in ONNX.")
 @click.option("--storage", metavar="URI", help="URI of DIR for KServe: s3://... or pvc://... Default: pvc://NAME.")
 @click.option(
     "--url", metavar="URL", help="The server's URL, for the printed Host(...) line.  [default: http://SERVER:8000]"
 )
-@opening
-@as_json
+@opt.opening
+@opt.as_json
 def export(
     bundle: Path,
     server: Server,
@@ -229,7 +218,7 @@ def export(
     url: str | None,
     as_json: bool,
     **options: Any,
-) -> int:
+) -> None:
     """Write the model repository of Triton or KServe.
 
     It contains BUNDLE, or the active one of a ROOT. Also prints the Host(...) line for devices.
@@ -242,20 +231,15 @@ def export(
     from edgekit.host.export import Export
     from edgekit.host.export import export as write
 
-    read = opened_bundle(bundle, options)
+    read = opt.opened_bundle(bundle, options)
     gpu = None if device is None else device == "gpu"
     made = write(read, output, Export(server, backend, gpu, recipe, storage))
     line = made.host_line(url or "http://SERVER:8000")
-    if as_json:
-        files = [str(path.relative_to(output)) for path in made.files]
-        print_json({"model": made.model, "recipe": made.recipe, "files": files, "host": line})
-        return 0
-    for path in made.files:
-        click.echo(str(path))
-    if read.secret is not None:
+    files = [str(path.relative_to(output)) for path in made.files]
+    lines = [*map(str, made.files), f"on a device: open_bundle(..., hosts=[{line}])"]
+    print_result({"model": made.model, "recipe": made.recipe, "files": files, "host": line}, lines, as_json)
+    if read.secret is not None and not as_json:
         click.echo("note: the artifact is written decrypted", err=True)
-    click.echo(f"on a device: open_bundle(..., hosts=[{line}])")
-    return 0
 
 
 def _announce(repository: Repository, sock: socket.socket, scheme: str, as_json: bool) -> None:
@@ -264,30 +248,24 @@ def _announce(repository: Repository, sock: socket.socket, scheme: str, as_json:
     from edgekit.host.models import not_taken
 
     served = [(one.manifest, one.model.describe(), len(one.models)) for one in repository.all()]
-    if as_json:
-        models = [
-            {
-                "name": m.name,
-                "version": m.version,
-                "recipe": d["recipe"],
-                "contract_digest": m.contract_digest,
-                "engine": d["engine"]["name"],
-                "device": d["engine"]["device"],
-                "instances": instances,
-                "not_taken": dict(not_taken(d)),
-            }
-            for m, d, instances in served
-        ]
-        print_json({"listening": url, "models": models})
-        return
+    models, lines = [], []
     for manifest, described, instances in served:
-        engine = described["engine"]
-        click.echo(
-            f"{manifest.name} version {manifest.version}: {described['recipe']} with {engine['name']} "
-            f"{engine['version']}, "
-            + ("on the GPU" if engine["device"] == "gpu" else f"threads {engine['threads']}")
-            + (f", {instances} instances" if instances > 1 else "")
+        engine, others = described["engine"], not_taken(described)
+        models.append(
+            {
+                "name": manifest.name,
+                "version": manifest.version,
+                "recipe": described["recipe"],
+                "contract_digest": manifest.contract_digest,
+                "engine": engine["name"],
+                "device": engine["device"],
+                "instances": instances,
+                "not_taken": dict(others),
+            }
         )
-        for name, why in not_taken(described):
-            click.echo(f"  not with {name}: {why}")
-    click.echo(f"listening on {url}; Ctrl-C stops")
+        runs = "on the GPU" if engine["device"] == "gpu" else f"threads {engine['threads']}"
+        runs += f", {instances} instances" if instances > 1 else ""
+        by = f"{described['recipe']} with {engine['name']} {engine['version']}"
+        lines.append(f"{manifest.name} version {manifest.version}: {by}, {runs}")
+        lines += [f"  not with {name}: {why}" for name, why in others]
+    print_result({"listening": url, "models": models}, [*lines, f"listening on {url}; Ctrl-C stops"], as_json)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, as_json, opening, print_json, say
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_json, say
 from edgekit.packaging.model_file import found_bundle
 from edgekit.report import words
 from edgekit.report.html import estimates_beside
+from edgekit_profiles import milliseconds
 from edgekit_runtime.contract.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
-@opening
+@click.argument("bundle", type=opt.BUNDLE, metavar="BUNDLE|ROOT")
+@opt.opening
 @click.option("--sbom", is_flag=True, help="Print a software bill of materials instead: CycloneDX 1.6 as JSON.")
-@as_json
+@opt.as_json
 def inspect(
     bundle: Path, trust: tuple[Path, ...], allow_unsigned: bool, secret: str | None, sbom: bool, as_json: bool
 ) -> None:
@@ -235,8 +237,6 @@ def terms_lines(manifest: Manifest) -> Iterator[str]:
         yield f"  valid      {' '.join(dates)}"
     promise = manifest.promise
     if promise is not None:
-        from edgekit_profiles import milliseconds
-
         times = (("p50", promise.p50_ms), ("p99", promise.p99_ms))
         parts = [f"{name} at most {milliseconds(value)} ms" for name, value in times if value is not None]
         parts += [f"memory at most {promise.peak_mb:.3g} MB"] if promise.peak_mb is not None else []

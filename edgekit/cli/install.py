@@ -5,33 +5,20 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import (
-    PATH,
-    allow_unsigned,
-    as_json,
-    broker,
-    device,
-    options_given,
-    print_json,
-    print_result,
-    profile,
-    read_source,
-    root,
-    secret,
-    shared,
-    trust,
-)
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_result
+from edgekit_runtime.system.errors import EdgekitError, InstallError, TelemetryError, WindowError
 
 if TYPE_CHECKING:
     from edgekit_runtime.install import BoardIdentity, Generation, InstallResult, Status
-    from edgekit_runtime.system.errors import EdgekitError
 
-trial = shared(
+trial = opt.shared(
     "--trial",
     type=click.Choice(["here", "app"]),
     default="here",
@@ -41,9 +28,9 @@ trial = shared(
 
 
 @click.command()
-@click.argument("place", type=PATH, metavar="[ROOT]", required=False)
-@root(required=False, help="The same as ROOT.")
-@as_json
+@click.argument("place", type=opt.PATH, metavar="[ROOT]", required=False)
+@opt.root(required=False, help="The same as ROOT.")
+@opt.as_json
 def status(place: Path | None, root: Path | None, as_json: bool) -> None:
     """Show the active version of an install ROOT, the rollback target and the last install.
 
@@ -110,7 +97,7 @@ def _label(made: Generation, recipe: str | None) -> str:
 
 
 @click.command()
-@root()
+@opt.root()
 @click.option(
     "--to",
     "number",
@@ -118,8 +105,8 @@ def _label(made: Generation, recipe: str | None) -> str:
     metavar="N",
     help="Switch to generation N, as `edgekit status` numbers them. Default: the previous one.",
 )
-@trust()
-@as_json
+@opt.trust()
+@opt.as_json
 def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: bool) -> None:
     """Go back to the previous generation, or give up the one on trial.
 
@@ -140,29 +127,25 @@ def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: b
 
 def print_switch(as_json: bool, event: str, made: Generation | None, does: str) -> None:
     """Print which generation is active from now on, None for none."""
-    if as_json:
-        print_json({"event": event, "generation": made.as_json() if made else None})
-        return
-    if made is None:
-        click.echo("nothing is active: there was no previous generation")
-        return
-    click.echo(f"generation {made.number} {does}: {made.name} version {made.version}")
-    click.echo(made.signature_text)
+    lines = ["nothing is active: there was no previous generation"]
+    if made is not None:
+        lines = [f"generation {made.number} {does}: {made.name} version {made.version}", made.signature_text]
+    print_result({"event": event, "generation": made.as_json() if made else None}, lines, as_json)
 
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE|URL", required=False)
-@root(help="An existing install root or a new directory.")
-@trust()
-@allow_unsigned
-@profile(
+@opt.root(help="An existing install root or a new directory.")
+@opt.trust()
+@opt.allow_unsigned
+@opt.profile(
     help="This board's profile, remembered by this root. Default: the remembered one, else what `edgekit "
     "profiles detect` finds.",
 )
 @trial()
 @click.option("--commit", is_flag=True, help="Commit the generation on trial instead of installing a BUNDLE.")
-@secret
-@as_json
+@opt.secret
+@opt.as_json
 def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, commit: bool, **options: Any) -> None:
     """Install BUNDLE, a file or a URL, in the install root DIR.
 
@@ -179,7 +162,7 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
     if commit:
         from edgekit_runtime.install import activate
 
-        if idle := options_given("bundle", "profile", "allow_unsigned", "trial", "secret"):
+        if idle := opt.options_given("bundle", "profile", "allow_unsigned", "trial", "secret"):
             raise click.UsageError(f"--commit installs nothing: leave out {', '.join(idle)}.")
         print_switch(as_json, "activated", activate(root, trust=options["trust"]), "is active")
         return
@@ -191,7 +174,6 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
     from edgekit.cli.progress import console_progress
     from edgekit_runtime.install import FetchOptions, InstallOptions
     from edgekit_runtime.install import install as put
-    from edgekit_runtime.system.errors import InstallError
 
     before = remembered_profile(root)
     with console_progress() as progress:
@@ -285,7 +267,6 @@ def with_profile_hint(error: EdgekitError, profile: str | None) -> EdgekitError:
 def remembered_profile(root: Path) -> str | None:
     """The profile that a root remembers for its board."""
     from edgekit_runtime.install import Root, is_root
-    from edgekit_runtime.system.errors import EdgekitError
 
     try:
         return Root.open(root).slot().profile if is_root(root) else None
@@ -305,8 +286,6 @@ def _detected() -> tuple[str | None, str]:
 
 
 def _json(done: InstallResult) -> dict[str, Any]:
-    from dataclasses import asdict
-
     return {
         "root": str(done.root),
         "state": done.state,
@@ -323,7 +302,6 @@ def _json(done: InstallResult) -> dict[str, Any]:
 def _key_lines(done: InstallResult, given: str | None) -> list[str]:
     """Where the application looks for the key, if it would not find the given one."""
     from edgekit_runtime.bundle.secrets import find_secret
-    from edgekit_runtime.system.errors import EdgekitError
 
     if given is None or done.encrypted_with is None:
         return []
@@ -339,7 +317,6 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
     """before: the profile that the root remembered. trust: of --trust."""
     from edgekit_runtime.install import Root
     from edgekit_runtime.install.root_objects import in_words
-    from edgekit_runtime.system.errors import EdgekitError
 
     made = done.generation
     recipe = (done.trial or done.selftest or made).recipe  # what answers, where it was tried
@@ -372,25 +349,25 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
 
 
 @click.command()
-@root(help="The install root to keep up to date.")
-@broker(help="The fleet's MQTT broker: mqtts://user:password@host:8883, or file:PATH with the URL.")
+@opt.root(help="The install root to keep up to date.")
+@opt.broker(help="The fleet's MQTT broker: mqtts://user:password@host:8883, or file:PATH with the URL.")
 @click.option("--hawkbit", metavar="URL", help="Follow a hawkBit server instead: https://hawkbit.example/DEFAULT.")
 @click.option("--hawkbit-token", "token", metavar="SOURCE", help="The hawkBit target token: env:NAME or file:PATH.")
-@device(required=True, help="This board's id, the same as in its telemetry.")
-@trust()
-@secret
-@profile(help="This board's profile, as for `install`.")
+@opt.device(required=True, help="This board's id, the same as in its telemetry.")
+@opt.trust()
+@opt.secret
+@opt.profile(help="This board's profile, as for `install`.")
 @trial()
 @click.option("--then", metavar="COMMAND", help="Run after each switch, without a shell: 'systemctl restart camera'.")
 @click.option(
     "--spread", type=click.FloatRange(0, 86400), default=60.0, show_default=True, metavar="SECONDS",
     help="Delay each download by a random time up to this, to spread a fleet's load.",
 )  # fmt: skip
-@as_json
+@opt.as_json
 def agent(
     root: Path, broker: str | None, hawkbit: str | None, token: str | None, device: str, profile: str | None,
     then: str | None, as_json: bool, **options: Any,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Install what the fleet server orders and report the result, until Ctrl-C.
 
     Every bundle must be signed as this root or machine requires; an order alone is not enough.
@@ -405,7 +382,6 @@ def agent(
     from edgekit.cli.progress import until_signalled
     from edgekit_runtime.install import InstallOptions
     from edgekit_runtime.install.agent import Agent, AgentOptions
-    from edgekit_runtime.system.errors import TelemetryError, WindowError
 
     asked = InstallOptions(
         trust=tuple(options["trust"]),
@@ -416,7 +392,7 @@ def agent(
     )
     given = AgentOptions(
         broker or "", device, root, asked, tuple(shlex.split(then or "")), options["spread"], hawkbit=hawkbit or "",
-        token=read_source(token, "--hawkbit-token") if token else "",
+        token=opt.read_source(token, "--hawkbit-token") if token else "",
     )  # fmt: skip
     try:
         running = Agent(given)
@@ -424,9 +400,6 @@ def agent(
         raise TelemetryError(error.what, do="Pass something like --device porch-1") from error
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     with until_signalled(running.link.wake) as stop:
-        if as_json:
-            print_json({"device": device, "root": str(root), "broker": str(running.link.broker)})
-        else:
-            click.echo(f"agent of {device}: {root} follows {running.link.broker}   (Ctrl-C stops it)")
+        line = f"agent of {device}: {root} follows {running.link.broker}   (Ctrl-C stops it)"
+        print_result({"device": device, "root": str(root), "broker": str(running.link.broker)}, [line], as_json)
         running.run(stop)
-    return 0

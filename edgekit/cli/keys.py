@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import COMPLETE, PATH, as_json, options_given, options_of, output, print_json, shared
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_result
 from edgekit.cli.signing import (
     DAY_S,
     RootEditor,
     folder,
     folder_of,
     new_passphrase,
-    print_store,
     print_written,
     signing_of,
     store_json,
+    store_lines,
     warn_open,
 )
 from edgekit.packaging.bundle_options import SigningOptions
+from edgekit_runtime.system.errors import SignatureError
 
 if TYPE_CHECKING:
     from edgekit.packaging.key_folder import KeyEntry
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
 
 _DAYS = click.IntRange(1, 3650)
 _SIGNATURES = click.IntRange(1, 64)
-_SIGNING = options_of(SigningOptions)
+_SIGNING = opt.options_of(SigningOptions)
 
-_root_json = shared(
+_root_json = opt.shared(
     "--root-json",
     "root",
-    type=PATH,
+    type=opt.PATH,
     metavar="FILE",
     help="The root.json to change. Default: your own, edgekit/trust/root.json in ~/.config.",
 )
@@ -49,7 +51,7 @@ _days = click.option(
     help="Days until the new root.json expires. Boards then accept no new bundles; installed ones stay active.",
 )  # fmt: skip
 
-_threshold = shared("--threshold", type=_SIGNATURES, metavar="K")
+_threshold = opt.shared("--threshold", type=_SIGNATURES, metavar="K")
 
 
 @click.group()
@@ -68,9 +70,9 @@ def keys() -> None:
 @click.argument("name")
 @click.option("--secret", is_flag=True, help="Make NAME.secret instead, a key for encrypting bundles.")
 @click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase to protect the key.")
-@options_of(SigningOptions, "passphrase_file")
+@opt.options_of(SigningOptions, "passphrase_file")
 @folder
-@as_json
+@opt.as_json
 def new(
     name: str, secret: bool, ask: bool, passphrase_file: Path | None, folder: Path | None, as_json: bool
 ) -> None:  # fmt: skip
@@ -94,34 +96,34 @@ def new(
     if ask and given is None:
         raise click.UsageError("--passphrase needs a terminal: use --passphrase-file or $EDGEKIT_PASSPHRASE.")
     made = folder_of(folder).create(name, given)
-    if as_json:
-        print_json(_key_json(made))
-        return
     state = "needs its passphrase to sign" if made.encrypted else "has no passphrase: anyone with a copy can sign"
-    click.echo(f"key '{name}' {made.keyid[:8]}")
-    click.echo(f"  private  {made.private}   {state}")
-    click.echo(f"  public   {made.public}   give it to everyone who should trust it")
     key, trusted = (name, name) if folder is None else (made.private, made.public)
-    click.echo(f"next: edgekit keys trust {trusted}; then edgekit build ... --sign {key}")
+    lines = [
+        f"key '{name}' {made.keyid[:8]}",
+        f"  private  {made.private}   {state}",
+        f"  public   {made.public}   give it to everyone who should trust it",
+        f"next: edgekit keys trust {trusted}; then edgekit build ... --sign {key}",
+    ]
+    print_result(_key_json(made), lines, as_json)
 
 
 def _new_secret(name: str, folder: Path | None, as_json: bool) -> None:
     from edgekit.packaging.key_folder import create_secret
 
     made = create_secret(folder_of(folder), name)
-    if as_json:
-        print_json({"name": made.name, "id": made.id, "file": str(made.path)})
-        return
-    click.echo(f"secret '{name}' {made.id:.12}")
-    click.echo(f"  file     {made.path}   anyone who has it can read the bundles; keep a backup")
-    click.echo(f"next: edgekit build ... --encrypt {made.path}")
-    click.echo("      on each board: the same file as /etc/edgekit/secret or ~/.config/edgekit/secret, mode 0600")
+    lines = [
+        f"secret '{name}' {made.id:.12}",
+        f"  file     {made.path}   anyone who has it can read the bundles; keep a backup",
+        f"next: edgekit build ... --encrypt {made.path}",
+        "      on each board: the same file as /etc/edgekit/secret or ~/.config/edgekit/secret, mode 0600",
+    ]
+    print_result({"name": made.name, "id": made.id, "file": str(made.path)}, lines, as_json)
 
 
 @keys.command("list")
 @folder
 @_root_json(help="Show this root.json. Default: the one this machine trusts.")
-@as_json
+@opt.as_json
 def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     """List your keys, and the keys that this machine trusts.
 
@@ -133,7 +135,6 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     from edgekit.packaging.key_folder import secrets_in
     from edgekit_runtime.bundle.trust_finding import find_trust, read_trusted
     from edgekit_runtime.bundle.trust_root import parse_root
-    from edgekit_runtime.system.errors import SignatureError
 
     own = folder_of(folder)
     entries, secrets = own.entries(), secrets_in(own)
@@ -142,28 +143,21 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
         store = parse_root(read_trusted(root), str(root)) if root else find_trust()
     except SignatureError as error:  # the user's own keys are listed all the same
         unreadable = error
-    if as_json:
-        print_json(
-            {
-                "folder": str(own.path),
-                "keys": [_key_json(e) for e in entries],
-                "secrets": [{"name": one.name, "id": one.id or None, "file": str(one.path)} for one in secrets],
-                "trust": store_json(store),
-                **({"error": unreadable.as_json()} if unreadable is not None else {}),
-            }
-        )
-    else:
-        click.echo(f"keys in {own.path}" + ("" if entries else "\n  none: edgekit keys new NAME makes one"))
-        width = max(map(len, [*(one.name for one in entries), *(one.name for one in secrets)]), default=0)
-        for entry in entries:
-            state = "passphrase" if entry.encrypted else "no passphrase" if entry.private else "public half only"
-            click.echo(f"  {entry.name:<{width}}  {entry.keyid[:16]}  {state}")
-        if secrets:
-            click.echo("secrets, which encrypt bundles")
-        for one in secrets:
-            click.echo(f"  {one.name:<{width}}  {one.id[:16] or one.trouble}")
-        if unreadable is None:
-            print_store(store)
+    record = {
+        "folder": str(own.path),
+        "keys": [_key_json(e) for e in entries],
+        "secrets": [{"name": one.name, "id": one.id or None, "file": str(one.path)} for one in secrets],
+        "trust": store_json(store),
+        **({"error": unreadable.as_json()} if unreadable is not None else {}),
+    }
+    lines = [f"keys in {own.path}", *([] if entries else ["  none: edgekit keys new NAME makes one"])]
+    width = max(map(len, [*(one.name for one in entries), *(one.name for one in secrets)]), default=0)
+    for entry in entries:
+        state = "passphrase" if entry.encrypted else "no passphrase" if entry.private else "public half only"
+        lines.append(f"  {entry.name:<{width}}  {entry.keyid[:16]}  {state}")
+    lines += ["secrets, which encrypt bundles"] if secrets else []
+    lines += [f"  {one.name:<{width}}  {one.id[:16] or one.trouble}" for one in secrets]
+    print_result(record, [*lines, *(store_lines(store) if unreadable is None else ())], as_json)
     if loose := [entry.private for entry in entries if entry.private is not None and entry.open_to_others]:
         for private in loose:
             warn_open(private)
@@ -175,11 +169,11 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
 
 def _authoring(command: Any) -> Any:
     """The options of every command that writes a version of root.json."""
-    return _root_json()(_days(_SIGNING(folder(as_json(command)))))
+    return _root_json()(_days(_SIGNING(folder(opt.as_json(command)))))
 
 
 @keys.command()
-@click.argument("names", nargs=-1, metavar="[KEY]...", shell_complete=COMPLETE["keys"])
+@click.argument("names", nargs=-1, metavar="[KEY]...", shell_complete=opt.COMPLETE["keys"])
 @click.option("--role", type=click.Choice(["bundle", "root"]), default="bundle", show_default=True,
               help="What the keys may sign: bundles, or the next versions of root.json.")  # fmt: skip
 @_threshold(help="Number of keys of that role that must sign. Default: 1, or unchanged.")
@@ -190,7 +184,11 @@ def _authoring(command: Any) -> Any:
     "--key-days", type=_DAYS, metavar="N", help="Accept new bundles of these keys for N days. Default: as --days."
 )
 @click.option(
-    "--replace", "old", metavar="OLD", shell_complete=COMPLETE["keys"], help="Replace the key OLD by KEY in its roles."
+    "--replace",
+    "old",
+    metavar="OLD",
+    shell_complete=opt.COMPLETE["keys"],
+    help="Replace the key OLD by KEY in its roles.",
 )
 @click.option("--grace-days", type=click.IntRange(0, 3650), default=90, show_default=True, metavar="N",
               help="With --replace: days for which new bundles signed by OLD are still accepted.")  # fmt: skip
@@ -224,10 +222,10 @@ def trust(
         raise click.UsageError("Name a KEY, or pass --renew, and not both.")
     if (name or old) and len(names) != 1:
         raise click.UsageError(f"{'--name' if name else '--replace'} goes with one KEY.")
-    if old is None and options_given("grace_days"):
+    if old is None and opt.options_given("grace_days"):
         raise click.UsageError("--grace-days goes with --replace.")
     kept = ("role", "threshold", "root_threshold", *["key_days"] * renew) if renew or old else ()
-    if idle := options_given(*kept):
+    if idle := opt.options_given(*kept):
         raise click.UsageError(
             f"Leave out {', '.join(idle)}: {'--renew' if renew else '--replace'} changes none of it."
         )
@@ -257,7 +255,7 @@ def trust(
 
 
 @keys.command()
-@click.argument("key", shell_complete=COMPLETE["keys"])
+@click.argument("key", shell_complete=opt.COMPLETE["keys"])
 @click.option("--why", default="", metavar="TEXT", help="Reason, shown when a signature of the key is refused.")
 @_threshold(help="Number of keys that must sign a bundle from now on.")
 @_authoring
@@ -279,7 +277,7 @@ def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: 
 
 
 @keys.command("sign")
-@click.argument("file", type=PATH)
+@click.argument("file", type=opt.PATH)
 @_SIGNING
 @click.option(
     "--openssf",
@@ -287,8 +285,8 @@ def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: 
     help="Write an OpenSSF Model Signing signature next to the bundle. KEY is a P-256, P-384 or P-521 private key.",
 )
 @folder
-@output("FILE", "Write the signed bundle there. Default: FILE itself; with --openssf, FILE.sig.")
-@as_json
+@opt.output("FILE", "Write the signed bundle there. Default: FILE itself; with --openssf, FILE.sig.")
+@opt.as_json
 def sign_(
     file: Path, sign: tuple[str, ...], openssf: bool, signer: str | None, passphrase_file: Path | None,
     folder: Path | None, output: Path | None, as_json: bool,
@@ -315,41 +313,37 @@ def sign_(
                 "--openssf signs with one private key; for a token run: model_signing sign pkcs11-key"
             )
         signature, public = sign_openssf(file, signing, own, output)
-        if as_json:
-            print_json({"signature": str(signature), "public": str(public)})
-            return 0
-        click.echo(f"{signature}: {file.name}")
-        click.echo(f"verify with: model_signing verify key {file} --signature {signature} --public_key {public}")
+        check = f"verify with: model_signing verify key {file} --signature {signature} --public_key {public}"
+        lines = [f"{signature}: {file.name}", check]
+        print_result({"signature": str(signature), "public": str(public)}, lines, as_json)
         return 0
     if is_root(file):
         if output is not None:
             raise click.UsageError("-o is for bundles; a version of root.json keeps its name.")
         return print_written(add_signatures(file, open_signers(signing, own)), as_json)
     done = endorse(file, open_signers(signing, own), output)
-    if as_json:
-        keyids = {"added": list(done.added), "signed_by": list(done.signed_by)}
-        print_json({"bundle": str(done.path), "digest": done.digest, **keyids})
-        return 0
     what = f"{done.manifest.name} version {done.manifest.version} for {done.manifest.target.profile}"
     added = [(own.of(keyid), keyid) for keyid in done.added]
     new = ", ".join(f"{entry.name} ({keyid[:8]})" if entry else keyid[:16] for entry, keyid in added)
     by = new or "no new key: these keys had signed it"
-    click.echo(f"{done.path}: {what}, digest {done.digest[:16]}, signed by {by}; {len(done.signed_by)} in all")
+    line = f"{done.path}: {what}, digest {done.digest[:16]}, signed by {by}; {len(done.signed_by)} in all"
+    keyids = {"added": list(done.added), "signed_by": list(done.signed_by)}
+    print_result({"bundle": str(done.path), "digest": done.digest, **keyids}, [line], as_json)
     return 0
 
 
 @keys.command()
-@click.argument("files", nargs=-1, required=True, type=PATH, metavar="ROOT.json...")
+@click.argument("files", nargs=-1, required=True, type=opt.PATH, metavar="ROOT.json...")
 @click.option(
     "--to",
-    type=PATH,
+    type=opt.PATH,
     metavar="FILE",
     help="Where to store it. Default: its current place, else /etc/edgekit for root, ~/.config for other users.",
 )
 @click.option(
     "--expect", metavar="SHA256", help="Expected fingerprint of the first root.json, as `edgekit keys list` shows it."
 )
-@as_json
+@opt.as_json
 def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json: bool) -> None:
     """Trust the keys of ROOT.json on this machine.
 
@@ -367,15 +361,13 @@ def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0 and not os.environ.get("EDGEKIT_TRUST")
     place = to or next(there, paths[-1] if is_root else paths[0])
     taken = take_over(files, place, expect=expect)
-    if as_json:
-        print_json({"root": str(taken.path), "before": taken.before, "trust": store_json(taken.store)})
-        return
     if taken.before == taken.store.version:
-        click.echo(f"{taken.path}: version {taken.before} is already in force")
-        return
-    after = f"follows version {taken.before}" if taken.before else "is the first one here: compare its fingerprint"
-    click.echo(f"{taken.path}: version {taken.store.version} {after}")
-    print_store(taken.store)
+        lines = [f"{taken.path}: version {taken.before} is already in force"]
+    else:
+        after = f"follows version {taken.before}" if taken.before else "is the first one here: compare its fingerprint"
+        lines = [f"{taken.path}: version {taken.store.version} {after}", *store_lines(taken.store)]
+    record = {"root": str(taken.path), "before": taken.before, "trust": store_json(taken.store)}
+    print_result(record, lines, as_json)
 
 
 def _key_json(entry: KeyEntry) -> dict[str, Any]:

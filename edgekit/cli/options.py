@@ -1,24 +1,21 @@
-"""Options of requests and of several commands, completions, and how results are printed.
+"""Options of requests and of several commands, and completions.
 
     @options_of(BuildRequest)
     @profile(help="The board. Default: the bundle's own.")
 
 Rules:
 - an option is declared once, here or as a field of a request; a command may change its help and metavar;
-- text from a bundle, a model or a folder is printed by `say`, which escapes control and bidirectional characters;
-- whether a file can be written is checked before the work whose result goes there;
 - --secret and --encrypt name the place of a key; the key itself is refused as an argument;
 - a completion imports only what it lists, and lists nothing if that cannot be read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import json
 import math
-import os
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +24,13 @@ import click
 
 from edgekit_converters.recipe.option import BUDGET_MS, OUTPUT, PROFILE, PROFILE_PATH, OptionField, options_in
 from edgekit_runtime.engines.registry import ENGINES
-from edgekit_runtime.policy.budget import PRESETS_MS
-from edgekit_runtime.system.strict_json import finite_json
+from edgekit_runtime.policy.budget import PRESETS_MS, Use
+from edgekit_runtime.system.errors import EdgekitError, SecretError
 
 if TYPE_CHECKING:
+    from edgekit.fleet.store.sql import SqlStore
     from edgekit_profiles import Catalogue, Profile
     from edgekit_runtime.bundle.reader import Bundle
-    from edgekit_runtime.policy.budget import Use
 
 Decorator = Callable[[Any], Any]
 """Adds an option to a command."""
@@ -44,8 +41,6 @@ def _completing(names: Callable[[click.Context], Iterable[str]] | str) -> _Compl
     """names: all of them, or where they are: module:attribute, a function or a collection."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        from edgekit_runtime.system.errors import EdgekitError
-
         try:
             if isinstance(names, str):
                 module, attribute = names.split(":")
@@ -298,7 +293,6 @@ share = shared("--share", metavar="NAME", help="Share the work with `edgekit fle
 def read_source(source: str, option: str) -> str:
     """The text behind `env:NAME` or `file:PATH`, without the line end. Raises SecretError."""
     from edgekit_runtime.bundle.secrets import from_file, from_variable, parse_source
-    from edgekit_runtime.system.errors import SecretError
 
     parsed = parse_source(source)
     if parsed.kind == "cmd" or ":" not in source:
@@ -373,29 +367,20 @@ def options_given(*names: str) -> list[str]:
     return [spelt[name] for name in names if context.get_parameter_source(name) is source]
 
 
-def print_json(value: dict[str, Any]) -> None:
-    """Print one line, with null for NaN and infinity."""
-    try:
-        text = json.dumps(value, allow_nan=False)
-    except ValueError:  # rare, so that outputs of a million numbers are not walked through for nothing
-        text = json.dumps(finite_json(value), allow_nan=False)
-    click.echo(text)
-
-
-def print_result(record: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
-    """Print the record as JSON, or else the lines."""
-    if as_json:
-        print_json(record)
-        return
-    for line in lines:
-        say(line)
-
-
 def held_bundle(path: Path, trust: Sequence[Path] = (), allow_unsigned: bool = False) -> Path:
     """The file of a BUNDLE, or of the active one of a ROOT, which stays until the command ends."""
     from edgekit.packaging.model_file import bundle_file
 
     return click.get_current_context().with_resource(bundle_file(path, trust, allow_unsigned))
+
+
+@contextlib.contextmanager
+def opened_store(url: str) -> Iterator[SqlStore]:
+    """The store that a fleet server made. Raises FleetError, StoreError."""
+    from edgekit.fleet.serve import open_store
+
+    with contextlib.closing(open_store(url, make=False)) as store:
+        yield store
 
 
 def opened_bundle(path: Path, options: dict[str, Any]) -> Bundle:
@@ -405,41 +390,3 @@ def opened_bundle(path: Path, options: dict[str, Any]) -> Bundle:
 
     secret = options["secret"] or find_secret
     return read_verified(held_bundle(path), options["trust"], secret=secret, allow_unsigned=options["allow_unsigned"])
-
-
-def say(line: str, *, err: bool = False) -> None:
-    """Print the line with unsafe characters escaped."""
-    from edgekit_runtime.system.errors import visible
-
-    click.echo(visible(line), err=err)
-
-
-def refuse_unwritable(output: Path, option: str = "-o") -> None:
-    """Raises OutputError before the work, not after it."""
-    from edgekit.packaging.output_errors import OutputError
-
-    folder = output.parent
-    if output.is_dir():
-        why = "it is a directory"
-    elif not folder.is_dir():
-        why = "no such directory"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        why = "its directory is not writable"
-    else:
-        return
-    raise OutputError(f"cannot be written: {why}", where=str(output), do=f"Name another file with {option}")
-
-
-def write_json(output: Path, value: dict[str, Any], *, indent: int | None = 2) -> None:
-    """Write a record: a file atomically, a pipe or a device directly. Raises OutputError."""
-    from edgekit.packaging.output_errors import OutputError
-    from edgekit.packaging.writer import write_whole
-
-    text = json.dumps(value, indent=indent) + "\n"
-    try:
-        if output.exists() and not output.is_file():
-            output.write_text(text, encoding="utf-8")
-            return
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
-    write_whole(output.resolve(), text.encode(), "the record")

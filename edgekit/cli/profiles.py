@@ -10,28 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import (
-    COMPLETE,
-    PATH,
-    as_json,
-    catalogue_of,
-    output,
-    print_json,
-    print_result,
-    profile,
-    profile_path,
-    refuse_unwritable,
-    shared,
-    threads,
-    write_json,
-)
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_json, print_result, refuse_unwritable, write_json
 from edgekit_runtime.system.errors import sentences
 
 if TYPE_CHECKING:
     from edgekit_profiles import Core, Profile, RuntimeSupport
     from edgekit_profiles.detect import DetectedBoard
 
-toml = shared("--toml", "as_toml", is_flag=True, help="Print only a profile, as a template.")
+toml = opt.shared("--toml", "as_toml", is_flag=True, help="Print only a profile, as a template.")
 
 
 @click.group()
@@ -41,8 +28,8 @@ def profiles() -> None:
 
 @profiles.command("list")
 @click.argument("words", nargs=-1)
-@profile_path
-@as_json
+@opt.profile_path
+@opt.as_json
 def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool) -> int:
     """List all profiles, or those that match WORDS.
 
@@ -55,7 +42,7 @@ def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool
     """
     from edgekit_profiles import installable
 
-    catalogue = catalogue_of(profile_paths)
+    catalogue = opt.catalogue_of(profile_paths)
     found = [profile for name in catalogue.names() if _has(profile := catalogue.load(name), words)]
     boards = [(profile, installable(profile)) for profile in found]
     broken = catalogue.broken()
@@ -101,10 +88,10 @@ def _words(text: str) -> set[str]:
 
 
 @profiles.command()
-@click.argument("name", shell_complete=COMPLETE["profiles"])
-@profile_path
+@click.argument("name", shell_complete=opt.COMPLETE["profiles"])
+@opt.profile_path
 @toml(help="Print the profile's file, as a template for your own.")
-@as_json
+@opt.as_json
 def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: bool) -> None:
     """Show a board, its sources and its engines.
 
@@ -117,20 +104,15 @@ def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: boo
 
     if as_toml and as_json:
         raise click.UsageError("--toml and --json exclude each other.")
-    catalogue = catalogue_of(profile_paths)
+    catalogue = opt.catalogue_of(profile_paths)
     profile = catalogue.load(name)
     if as_toml:
         click.echo(catalogue.text(name), nl=False)
         return
     support = installable(profile)
-    if as_json:
-        print_json({"profile": asdict(profile), "engines": [asdict(s) for s in support]})
-        return
     images = [other.name for other in catalogue.images(name) if other.image != profile.image]
-    for line in _lines(profile, support):
-        click.echo(line)
-    if images:
-        click.echo(f"  images   {', '.join(images)}")
+    lines = [*_lines(profile, support), *([f"  images   {', '.join(images)}"] if images else [])]
+    print_result({"profile": asdict(profile), "engines": [asdict(s) for s in support]}, lines, as_json)
 
 
 def _lines(profile: Profile, support: tuple[RuntimeSupport, ...]) -> Iterator[str]:
@@ -185,8 +167,8 @@ def _core(core: Core) -> str:
 
 
 @profiles.command()
-@click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
-@as_json
+@click.argument("files", nargs=-1, required=True, type=opt.PATH, metavar="FILE...")
+@opt.as_json
 def validate(files: tuple[Path, ...], as_json: bool) -> int:
     """Check profile files or folders, and print every error.
 
@@ -198,29 +180,23 @@ def validate(files: tuple[Path, ...], as_json: bool) -> int:
     from edgekit_profiles.catalogue import validate as check
 
     results = [result for file in files for result in check(file)]
-    shown = []
+    shown, lines = [], []
     for result in results:
         errors = [{"key": error.key, "what": error.what, "do": error.do} for error in result.errors]
         shown.append({"file": result.file, "errors": errors, "warnings": list(result.warnings)})
-        if as_json:
-            continue
-        for error in result.errors:
-            click.echo(f"{result.file}: {sentences(error.what, error.do)}")
-        for warning in result.warnings:
-            click.echo(f"{result.file}: warning: {warning}")
-        if not result.errors:
-            click.echo(f"{result.file}: a profile ({', '.join(result.names)})")
+        lines += [f"{result.file}: {sentences(error.what, error.do)}" for error in result.errors]
+        lines += [f"{result.file}: warning: {warning}" for warning in result.warnings]
+        lines += [] if result.errors else [f"{result.file}: a profile ({', '.join(result.names)})"]
     ok = not any(result.errors for result in results)
-    if as_json:
-        print_json({"ok": ok, "files": shown})
+    print_result({"ok": ok, "files": shown}, lines, as_json)
     return 0 if ok else 1
 
 
 @profiles.command()
-@click.argument("first", shell_complete=COMPLETE["profiles"])
-@click.argument("second", shell_complete=COMPLETE["profiles"])
-@profile_path
-@as_json
+@click.argument("first", shell_complete=opt.COMPLETE["profiles"])
+@click.argument("second", shell_complete=opt.COMPLETE["profiles"])
+@opt.profile_path
+@opt.as_json
 def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool) -> None:
     """Show what differs between two profiles.
 
@@ -231,24 +207,21 @@ def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool
     """
     from edgekit_profiles.catalogue import difference
 
-    catalogue = catalogue_of(profile_paths)
+    catalogue = opt.catalogue_of(profile_paths)
     one, other = catalogue.load(first), catalogue.load(second)
     found = difference(one, other)
-    if as_json:
-        print_json({"first": one.name, "second": other.name, "differences": [asdict(item) for item in found]})
-        return
-    if not found:
-        click.echo(f"{one.name} and {other.name} are identical")
+    lines = [] if found else [f"{one.name} and {other.name} are identical"]
     width = max((len(item.key) for item in found), default=0)
     printed = ("", "")
     for item in found:
-        click.echo(f"{item.key:<{width}}  {_text_of(item.first)} -> {_text_of(item.second)}")
+        lines.append(f"{item.key:<{width}}  {_text_of(item.first)} -> {_text_of(item.second)}")
         sources = (item.first_source, item.second_source)
         if sources != printed and sources[0] != sources[1]:  # one source may stand for several figures in a row
-            for sign, source in zip("-+", sources, strict=True):
-                if source:
-                    click.echo(f"{'':<{width}}  {sign} {source}")
+            signed = zip("-+", sources, strict=True)
+            lines += [f"{'':<{width}}  {sign} {source}" for sign, source in signed if source]
         printed = sources
+    record = {"first": one.name, "second": other.name, "differences": [asdict(item) for item in found]}
+    print_result(record, lines, as_json)
 
 
 def _text_of(value: Any) -> str:
@@ -261,15 +234,15 @@ def _text_of(value: Any) -> str:
 @click.option(
     "--anchors",
     "folder",
-    type=PATH,
+    type=opt.PATH,
     metavar="DIR",
     help="Folder with the network's files, from the board's package. Default: generated, with LiteRT or onnx.",
 )
-@threads(type=click.IntRange(1, 64), multiple=True, help="Threads to time; repeatable. Default: 1 and up to 4.")
-@profile(help="The board's profile. Default: what `edgekit profiles detect` finds.")
-@output("FILE", "Write the anchor file there.")
-@profile_path
-@as_json
+@opt.threads(type=click.IntRange(1, 64), multiple=True, help="Threads to time; repeatable. Default: 1 and up to 4.")
+@opt.profile(help="The board's profile. Default: what `edgekit profiles detect` finds.")
+@opt.output("FILE", "Write the anchor file there.")
+@opt.profile_path
+@opt.as_json
 def measure(
     folder: Path | None,
     threads: tuple[int, ...],
@@ -295,7 +268,7 @@ def measure(
     if output is not None:
         refuse_unwritable(output)
     facts = read_facts()
-    catalogue = catalogue_of(profile_paths)
+    catalogue = opt.catalogue_of(profile_paths)
     if profile is None:
         board = detect(facts, catalogue)
         known = board.profile if board.sure in ("certain", "likely") else None
@@ -359,14 +332,14 @@ def measure_lines(found: dict[str, Any], output: Path | None, known: Profile | N
 @click.option(
     "--files",
     "root",
-    type=PATH,
+    type=opt.PATH,
     metavar="DIR",
     help="Read copies of a board's files in DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) instead of this "
     "machine's.",
 )
 @toml()
-@profile_path
-@as_json
+@opt.profile_path
+@opt.as_json
 def detect(root: Path | None, as_toml: bool, profile_paths: tuple[Path, ...], as_json: bool) -> int:
     """Find the profile of this machine.
 
@@ -385,23 +358,19 @@ def detect(root: Path | None, as_toml: bool, profile_paths: tuple[Path, ...], as
         raise click.UsageError("--toml and --json exclude each other.")
     if root is not None and not root.is_dir():
         raise ProfileError("not a directory", where=str(root), do="Pass the folder that holds proc, sys and etc")
-    found = find(read_facts(root), catalogue_of(profile_paths))
+    found = find(read_facts(root), opt.catalogue_of(profile_paths))
     if as_toml:
         click.echo(found.toml, nl=False)
-    elif as_json:
-        print_json(
-            {
-                "profile": found.profile.name if found.profile else None,
-                "sure": found.sure,
-                "why": found.why,
-                "differences": [asdict(item) for item in found.differences],
-                "facts": asdict(found.facts),
-                "toml": found.toml,
-            }
-        )
     else:
-        for line in _detected_lines(found):
-            click.echo(line)
+        record = {
+            "profile": found.profile.name if found.profile else None,
+            "sure": found.sure,
+            "why": found.why,
+            "differences": [asdict(item) for item in found.differences],
+            "facts": asdict(found.facts),
+            "toml": found.toml,
+        }
+        print_result(record, _detected_lines(found), as_json)
     return 1 if found.profile is None else 0
 
 

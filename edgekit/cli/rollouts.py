@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, as_json, bundles, print_json, profile, store
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_result
 
 if TYPE_CHECKING:
     from edgekit.fleet.rollouts.rollout_tables import Rollout, RolloutTables
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=opt.BUNDLE)
 @click.option(
     "--waves", default="1%,10%,50%,100%", show_default=True, help="Cumulative share of the boards for each wave."
 )
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 )
 @click.option("--url", metavar="URL", help="URL of the bundle, if you host it yourself.")
 @click.option("--server", metavar="URL", help="The fleet server's URL for boards; it then hosts the bundle.")
-@bundles(help="The server's bundle folder. Default: next to the store.")
+@opt.bundles(help="The server's bundle folder. Default: next to the store.")
 @click.option("--model", metavar="NAME", help="Boards that run this model. Default: the bundle's own name.")
-@profile(help="Boards of this profile. Default: all profiles of the bundle.")
+@opt.profile(help="Boards of this profile. Default: all profiles of the bundle.")
 @click.option("--site", metavar="NAME", help="Boards with this label.")
 @click.option("--group", metavar="NAME", help="Boards with this label.")
 @click.option("--settle", "settle_s", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
               help="With --shadow: stop if more answers than this differ from the active version's.")  # fmt: skip
 @click.option("--unjudged", is_flag=True, help="Continue without telemetry to compare.")
 @click.option("--no-undo", is_flag=True, help="Do not roll boards back if the roll-out stops.")
-@store()
-@as_json
-def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, store: str, **given: Any) -> int:
+@opt.store()
+@opt.as_json
+def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, store: str, **given: Any) -> None:
     """Move boards to BUNDLE in waves.
 
     The fleet server runs the roll-out; boards need `edgekit agent`.
@@ -81,14 +82,13 @@ def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, st
             url = f"{server.rstrip('/')}/bundles/{facts.sha256}.ekb"
         made = tables.make(facts, url or "", plan, devices, _now_ms())
         _show(made, tables, as_json)
-    return 0
 
 
 @click.command()
 @click.argument("number", type=int, required=False)
-@store()
-@as_json
-def rollouts(number: int | None, store: str, as_json: bool) -> int:
+@opt.store()
+@opt.as_json
+def rollouts(number: int | None, store: str, as_json: bool) -> None:
     """List roll-outs, or show one board by board.
 
     \b
@@ -98,27 +98,20 @@ def rollouts(number: int | None, store: str, as_json: bool) -> int:
     with _opened(store) as (_, tables):
         if number is not None:
             _show(tables.get(number), tables, as_json, boards=True)
-            return 0
+            return
         found = tables.all()
-        if as_json:
-            print_json({"rollouts": [_json(one, tables) for one in found]})
-        elif not found:
-            click.echo("no roll-out yet: edgekit fleet rollout BUNDLE --server URL")
-        else:
-            for one in found:
-                click.echo(_line(one, tables))
-    return 0
+        lines = [_line(one, tables) for one in found] or ["no roll-out yet: edgekit fleet rollout BUNDLE --server URL"]
+        print_result({"rollouts": [_json(one, tables) for one in found]}, lines, as_json)
 
 
 def _speaking(word: Word, what: str) -> click.Command:
     @click.command(word, help=f"{what}\n\n\b\nedgekit fleet {word} 3")
     @click.argument("number", type=int)
-    @store()
-    @as_json
-    def command(number: int, store: str, as_json: bool) -> int:
+    @opt.store()
+    @opt.as_json
+    def command(number: int, store: str, as_json: bool) -> None:
         with _opened(store) as (_, tables):
             _show(tables.speak(number, word, _now_ms()), tables, as_json)
-        return 0
 
     return command
 
@@ -137,9 +130,8 @@ COMMANDS: tuple[click.Command, ...] = (
 def _opened(url: str) -> Iterator[tuple[Any, RolloutTables]]:
     """The store and its roll-outs."""
     from edgekit.fleet.rollouts.rollout_tables import RolloutTables
-    from edgekit.fleet.serve import open_store
 
-    with closing(open_store(url, make=False)) as store:
+    with opt.opened_store(url) as store:
         yield store, RolloutTables(store)
 
 
@@ -177,26 +169,24 @@ def _show(one: Rollout, tables: RolloutTables, as_json: bool, *, boards: bool = 
 
     rows, shadows = (tables.boards(one.id), tables.shadows(one)) if boards else ([], [])
     figures = tables.figures(one.id) if boards else []
-    if as_json:
-        devices = [
-            {"device": row.device, "wave": row.wave + 1, "want": row.want, "phase": row.phase, "version": row.version,
-             "error": row.error, "code": row.code} for row in rows
-        ]  # fmt: skip
-        found = [asdict(row) | {"ratio": row.ratio, "ratios": row.ratios.wire()} for row in shadows]
-        more = {"devices": devices, "shadows": found, "compared": [asdict(figure) for figure in figures]}
-        print_json({**_json(one, tables), **(more if boards else {})})
-        return
-    click.echo(_line(one, tables))
+    devices = [
+        {"device": row.device, "wave": row.wave + 1, "want": row.want, "phase": row.phase, "version": row.version,
+         "error": row.error, "code": row.code} for row in rows
+    ]  # fmt: skip
+    found = [asdict(row) | {"ratio": row.ratio, "ratios": row.ratios.wire()} for row in shadows]
+    more = {"devices": devices, "shadows": found, "compared": [asdict(figure) for figure in figures]}
+    lines = [_line(one, tables)]
     if shadows:
-        click.echo(f"      shadow: {describe(shadows)}")
+        lines.append(f"      shadow: {describe(shadows)}")
     for figure in figures:
         before, since, then, now, votes, sure = figure.cells()
-        click.echo(f"      {figure.name}: {votes} boards worse, evidence {sure}")
+        lines.append(f"      {figure.name}: {votes} boards worse, evidence {sure}")
         if figure.wave:
-            click.echo(f"          {since}, before {before}; others {now}, before {then}")
+            lines.append(f"          {since}, before {before}; others {now}, before {then}")
     for row in rows:
         error = f"  {row.error} [{row.code}]" if row.code else ""
-        click.echo(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {row.phase or '-'}{error}")
+        lines.append(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {row.phase or '-'}{error}")
+    print_result({**_json(one, tables), **(more if boards else {})}, lines, as_json)
 
 
 def _now_ms() -> int:

@@ -12,34 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from edgekit.cli.options import (
-    BUNDLE,
-    PATH,
-    FiniteRange,
-    as_json,
-    broker_url,
-    budget_ms,
-    budget_of,
-    device,
-    engine,
-    opening,
-    options_given,
-    pin,
-    print_json,
-    refuse_unwritable,
-    say,
-    threads,
-    use,
-    window_s,
-)
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_json, refuse_unwritable, say
 from edgekit.cli.progress import console_progress, until_signalled
 from edgekit.report import words
+from edgekit_runtime.system.errors import EdgekitError, InputError, visible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgekit.bench.inputs import InputsError
-    from edgekit_runtime import Answer, EdgekitError, Model
+    from edgekit_runtime import Answer, Model
     from edgekit_runtime.cache.disk import DiskCache, DiskStats
     from edgekit_runtime.contract.spec import Contract
     from edgekit_runtime.serving.session import Session
@@ -50,12 +33,12 @@ _SYNC_EVERY = 128
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
+@click.argument("bundle", type=opt.BUNDLE, metavar="BUNDLE|ROOT")
 @click.argument("inputs", nargs=-1)
 @click.option("--text", "texts", multiple=True, help="A text to answer or continue; repeatable.")
 @click.option(
     "--watch",
-    type=PATH,
+    type=opt.PATH,
     metavar="DIR",
     help="Answer each new image or array in DIR, until Ctrl-C. With --json, one object per line.",
 )
@@ -72,35 +55,38 @@ _SYNC_EVERY = 128
     help="With --camera: draw the answers on the frames, on a local page or in a clip. Default: :8080, which opens in "
     "a browser.",
 )
-@budget_ms
-@use
+@opt.budget_ms
+@opt.use
 @click.option(
     "--max-tokens", default=256, show_default=True, type=click.IntRange(1, 100_000), help="Most tokens to generate."
 )
 @click.option("--top", "k", default=5, show_default=True, type=click.IntRange(1), help="Number of classes to show.")
-@engine()
-@threads()
-@pin
+@opt.engine()
+@opt.threads()
+@opt.pin
 @click.option(
-    "--telemetry", metavar="URL", callback=broker_url, help="Report to this broker: mqtt://host:1883. Needs --device."
+    "--telemetry",
+    metavar="URL",
+    callback=opt.broker_url,
+    help="Report to this broker: mqtt://host:1883. Needs --device.",
 )
-@device()
-@window_s()
+@opt.device()
+@opt.window_s()
 @click.option(
     "--fill-cache",
-    type=PATH,
+    type=opt.PATH,
     metavar="FILE",
     help="Store the answers in FILE instead of printing them; an application uses them with CacheOptions(disk=FILE). "
     "Run it again after an interruption or with more files: it computes only what is missing.",
 )
 @click.option(
     "--disk-cache-mb",
-    type=FiniteRange(1, 1_000_000),
+    type=opt.FiniteRange(1, 1_000_000),
     metavar="MB",
     help="With --fill-cache: largest size of FILE, as CacheOptions(disk_mb=MB) in the application. Default: 256.",
 )
-@opening
-@as_json
+@opt.opening
+@opt.as_json
 def run(
     bundle: Path,
     inputs: tuple[str, ...],
@@ -129,7 +115,7 @@ def run(
     """
     if not inputs and not texts and watch is None and camera is None:
         raise click.UsageError("Name INPUTS, a --text, a directory to --watch, or a --camera.")
-    if camera is not None and (inputs or options_given("watch", "fill_cache")):
+    if camera is not None and (inputs or opt.options_given("watch", "fill_cache")):
         raise click.UsageError("--camera is the only input: leave out INPUTS, --watch and --fill-cache.")
     view = options.pop("view")
     if camera is None and view is not None:
@@ -142,7 +128,7 @@ def run(
         inputs += tuple(map(GivenText, texts))
     file, max_mb = options.pop("fill_cache"), options.pop("disk_cache_mb")
     if file is not None:
-        if idle := options_given(*_OF_ANSWERS):
+        if idle := opt.options_given(*_OF_ANSWERS):
             raise click.UsageError(f"--fill-cache prints no answers: leave out {', '.join(idle)}.")
         opened = {name: options[name] for name in ("engine", "threads", "pin", "trust", "allow_unsigned", "secret")}
         try:
@@ -160,8 +146,8 @@ def run(
 
     if broker is not None:
         options["telemetry"] = TelemetryOptions(broker, device, 60.0 if window_s is None else window_s)
-    k, budget = options.pop("k"), budget_of(options.pop("use"), options.pop("budget_ms"))
-    k = 1 if camera is not None and not options_given("k") else k
+    k, budget = options.pop("k"), opt.budget_of(options.pop("use"), options.pop("budget_ms"))
+    k = 1 if camera is not None and not opt.options_given("k") else k
     printer = _AnswerPrinter(k, as_json, watch is not None or camera is not None, options.pop("max_tokens"))
     if camera is not None:
         from edgekit.cli.camera import follow, open_view
@@ -233,7 +219,6 @@ class _AnswerPrinter:
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """Run one input after another; a failure does not stop the rest."""
         from edgekit.bench.inputs import GivenText, load, several
-        from edgekit_runtime import EdgekitError
 
         asked = self.begin(model)
         for one in given:
@@ -259,8 +244,6 @@ class _AnswerPrinter:
                 self._refused(name, error)
 
     def tell(self, name: str, outcome: Answer | EdgekitError) -> None:
-        from edgekit_runtime import EdgekitError
-
         if not isinstance(outcome, EdgekitError):
             self._print(name, outcome)
         else:
@@ -284,8 +267,6 @@ class _AnswerPrinter:
 
     def _generate(self, name: str, model: Model, prompt: str) -> None:
         """Print the pieces as they come, then the figures."""
-        from edgekit_runtime.system.errors import visible
-
         self._asked += 1
         answer = model.generate(prompt, max_tokens=self._max_tokens)
         for piece in answer:
@@ -434,7 +415,6 @@ def _store_answers(model: Model, disk: DiskCache, files: Sequence[str], path: Pa
     from edgekit_runtime.cache.identity import identify
     from edgekit_runtime.cache.memory_tier import Miss, entry_bytes
     from edgekit_runtime.contract.text import TEXT, TextInput
-    from edgekit_runtime.system.errors import InputError
 
     limit, name, form = _usable(disk, path).limit, model.contract.inputs[0].name, model.kept_form
     encode = None if model.contract.text is None else TextInput(model.contract)

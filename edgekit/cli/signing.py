@@ -7,27 +7,31 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import PATH, print_json
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_result
 from edgekit.packaging.bundle_options import SigningOptions, given_passphrase
+from edgekit.packaging.output_errors import KeysError
+from edgekit_runtime.bundle.signature import keyid_of
+from edgekit_runtime.bundle.trust_finding import config_dir, trust_paths
+from edgekit_runtime.bundle.trust_store import TrustStore, judge, tell_time
 
 if TYPE_CHECKING:
     from edgekit.packaging.key_folder import KeyEntry, KeyFolder
     from edgekit.packaging.roots import Member, WrittenRoot
     from edgekit.packaging.writer import Signer
-    from edgekit_runtime.bundle.trust_store import TrustStore
 
 DAY_S = 86_400
 
 folder = click.option(
     "--folder",
-    type=PATH,
+    type=opt.PATH,
     metavar="DIR",
     help="The directory of your keys. Default: $EDGEKIT_KEYS, or edgekit/keys in ~/.config.",
 )
@@ -66,9 +70,7 @@ class RootEditor:
     """Writes versions of root.json. signed: the version in force, None before the first."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        from edgekit.packaging.output_errors import KeysError
         from edgekit.packaging.roots import Dates, read_signed
-        from edgekit_runtime.bundle.trust_finding import config_dir
 
         self.own, base = folder_of(options["folder"]), config_dir()
         if options["root"] is None and base is None:
@@ -80,15 +82,12 @@ class RootEditor:
         self._asked = signing_of(options["sign"], options["signer"], options["passphrase_file"])
 
     def existing(self) -> dict[str, Any]:
-        from edgekit.packaging.output_errors import KeysError
-
         if self.signed is None:
             raise KeysError("no root.json yet", where=str(self.root), do="Create it: edgekit keys trust KEY")
         return self.signed
 
     def signers(self, keyids: Sequence[str]) -> list[Signer]:
         """Signers of --sign, else of those `keyids` whose private keys are in the folder."""
-        from edgekit.packaging.output_errors import KeysError
         from edgekit.packaging.signers import open_signers
 
         if self._asked.sign:
@@ -113,8 +112,6 @@ class RootEditor:
         return self.signers([entry.keyid for entry in entries])
 
     def name_of(self, one: Signer, members: Sequence[Member]) -> str:
-        from edgekit_runtime.bundle.signature import keyid_of
-
         keyid = keyid_of(one.public)
         named = next((member.name for member in members if member.keyid == keyid), None)
         found = self.own.of(keyid)
@@ -141,68 +138,53 @@ class RootEditor:
 
 def print_written(written: WrittenRoot, as_json: bool) -> int:
     """Print the version; exit code 0, also for a draft."""
-    if as_json:
-        print_json(
-            {
-                "version": written.version,
-                "file": str(written.path),
-                "root": str(written.root) if written.root else None,
-                "signed_by": list(written.signers),
-                "missing": list(written.missing),
-                "roles": _roles_json(written.store),
-            }
-        )
-        return 0
+    record = {
+        "version": written.version,
+        "file": str(written.path),
+        "root": str(written.root) if written.root else None,
+        "signed_by": list(written.signers),
+        "missing": list(written.missing),
+        "roles": _roles_json(written.store),
+    }
     by = ", ".join(written.signers) or "no key yet"
-    click.echo(f"{written.path}: version {written.version}, signed by {by}")
-    _print_roles(written.store)
+    lines = [f"{written.path}: version {written.version}, signed by {by}", *_role_lines(written.store)]
     if written.root is None:
-        click.echo(f"not in force: more of these must sign it: {', '.join(written.missing)}")
-        click.echo(f"next: edgekit keys sign {written.path} --sign KEY")
-        return 0
-    click.echo(
-        f"{written.root}: is this version now; boards take it over with: edgekit keys update {written.path.name}"
-    )
+        lines.append(f"not in force: more of these must sign it: {', '.join(written.missing)}")
+        lines.append(f"next: edgekit keys sign {written.path} --sign KEY")
+    else:
+        taken = f"boards take it over with: edgekit keys update {written.path.name}"
+        lines.append(f"{written.root}: is this version now; {taken}")
+    print_result(record, lines, as_json)
     return 0
 
 
-def print_store(store: TrustStore | None) -> None:
-    from edgekit_runtime.bundle.trust_finding import trust_paths
-    from edgekit_runtime.bundle.trust_store import judge, tell_time
-
+def store_lines(store: TrustStore | None) -> Iterator[str]:
     if store is None:
-        click.echo(f"trust: none on this machine (looked for {', '.join(map(str, trust_paths()))})")
-        return
-    if store.root is None:
-        click.echo(f"trust: {store.where}, any one of {len(store.keys)} public keys")
-        return
-    late = store.expires_s is not None and judge(issued_s=store.issued_s).at_s >= store.expires_s
-    click.echo(
-        f"trust: {store.where}, version {store.version}, {'EXPIRED' if late else 'good until'} "
-        f"{tell_time(store.expires_s or 0)}"
-    )
-    click.echo(f"  fingerprint {store.fingerprint}")
-    _print_roles(store)
-    for gone in store.revoked.values():
-        click.echo(f"  revoked  {gone.name} ({gone.keyid[:8]})" + (f": {gone.why}" if gone.why else ""))
+        yield f"trust: none on this machine (looked for {', '.join(map(str, trust_paths()))})"
+    elif store.root is None:
+        yield f"trust: {store.where}, any one of {len(store.keys)} public keys"
+    else:
+        late = store.expires_s is not None and judge(issued_s=store.issued_s).at_s >= store.expires_s
+        good = f"{'EXPIRED' if late else 'good until'} {tell_time(store.expires_s or 0)}"
+        yield f"trust: {store.where}, version {store.version}, {good}"
+        yield f"  fingerprint {store.fingerprint}"
+        yield from _role_lines(store)
+        for gone in store.revoked.values():
+            yield f"  revoked  {gone.name} ({gone.keyid[:8]})" + (f": {gone.why}" if gone.why else "")
 
 
-def _print_roles(store: TrustStore) -> None:
+def _role_lines(store: TrustStore) -> Iterator[str]:
     """Which keys have each role, and how many of them must sign."""
-    from edgekit_runtime.bundle.trust_store import tell_time
-
     for title, role in (("bundles", store.bundle), ("root", store.root)):
         if role is not None:
             names = []
             for keyid in role.keyids:
                 until = store.keys[keyid].expires_s
                 names.append(store.name_of(keyid) + (f" until {tell_time(until)}" if until is not None else ""))
-            click.echo(f"  {title:<8} {role.threshold} of {len(role.keyids)}: {', '.join(names)}")
+            yield f"  {title:<8} {role.threshold} of {len(role.keyids)}: {', '.join(names)}"
 
 
 def store_json(store: TrustStore | None) -> dict[str, Any] | None:
-    from edgekit_runtime.bundle.trust_store import tell_time
-
     if store is None:
         return None
     return {
@@ -216,8 +198,6 @@ def store_json(store: TrustStore | None) -> dict[str, Any] | None:
 
 
 def _roles_json(store: TrustStore) -> dict[str, Any]:
-    from edgekit_runtime.bundle.trust_store import tell_time
-
     found = {}
     for name, role in (("bundle", store.bundle), ("root", store.root)):
         if role is not None:

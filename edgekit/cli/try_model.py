@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from edgekit.cli.options import PATH, as_json, options_of, output, print_json, profiles, say
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_json, say
 from edgekit.cli.progress import console_progress
 from edgekit.report import words
 from edgekit_converters.recipe.option import options_in
@@ -18,7 +19,7 @@ from edgekit_converters.sources.load_options import LoadOptions
 
 
 @click.command("try")
-@click.argument("model", type=PATH)
+@click.argument("model", type=opt.PATH)
 @click.option(
     "--like",
     "--calibration",
@@ -32,11 +33,11 @@ from edgekit_converters.sources.load_options import LoadOptions
     type=click.Choice(("yolo", "ssd", "torchvision", "keras-app")),
     help="Model family, for usual contract values.",
 )
-@profiles(help="Boards to build for; repeatable. Default: this machine and a Raspberry Pi 4.")
-@output("DIR", "Default: tried/MODEL.")
-@options_of(LoadOptions)
+@opt.profiles(help="Boards to build for; repeatable. Default: this machine and a Raspberry Pi 4.")
+@opt.output("DIR", "Default: tried/MODEL.")
+@opt.options_of(LoadOptions)
 @click.option("--open", "opens", is_flag=True, help="Open the report in a browser.")
-@as_json
+@opt.as_json
 def try_model(
     model: Path,
     like: str | None,

@@ -8,25 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import (
-    BUNDLE,
-    as_json,
-    catalogue_of,
-    engine,
-    held_bundle,
-    opening,
-    options_given,
-    output,
-    print_json,
-    print_result,
-    profile,
-    profile_path,
-    profiles,
-    refuse_unwritable,
-    threads,
-    write_json,
-)
+from edgekit.cli import options as opt
+from edgekit.cli.printing import print_json, print_result, refuse_unwritable, write_json
 from edgekit.cli.progress import console_progress
+from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.system.errors import EdgekitError, EngineError, SecretError
 
 if TYPE_CHECKING:
     from edgekit.boards.accelerators import AcceleratorReport
@@ -38,21 +24,21 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE, metavar="[BUNDLE|ROOT]", required=False)
+@click.argument("bundle", type=opt.BUNDLE, metavar="[BUNDLE|ROOT]", required=False)
 @click.option(
     "--replay",
     is_flag=True,
     help="Also load it in a child process with memory and time limits, and replay its golden examples; then tune, "
     "replay and warm up as an application does.",
 )
-@engine()
-@threads()
-@opening
-@profile(
+@opt.engine()
+@opt.threads()
+@opt.opening
+@opt.profile(
     help="The board to check for. Default: the profile that ROOT remembers; else the detected one, as a note only."
 )
-@output("RECORD", "Also write what --json prints to RECORD.")
-@as_json
+@opt.output("RECORD", "Also write what --json prints to RECORD.")
+@opt.as_json
 def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: Any) -> int:
     """Check BUNDLE, or the active one of an install ROOT, and print each check.
 
@@ -68,10 +54,8 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
     """
     from edgekit.cli.install import board_of, remembered_profile, with_profile_hint
     from edgekit.packaging.verifying import Verification, VerifyOptions
-    from edgekit_runtime.engines.registry import ENGINES
-    from edgekit_runtime.system.errors import EngineError
 
-    if not options["replay"] and (idle := options_given("engine", "threads")):
+    if not options["replay"] and (idle := opt.options_given("engine", "threads")):
         raise click.UsageError(f"Pass --replay with {' and '.join(idle)}: nothing is loaded without it.")
     if options["engine"] not in (None, *ENGINES):
         raise EngineError(f"unknown engine '{options['engine']}'", do=f"Engines: {', '.join(ENGINES)}")
@@ -112,8 +96,6 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
 
 def _replayed(verification: Verification, engine: str | None, threads: int | None) -> dict[str, Any]:
     """The verification, with the error that opening the bundle as an application raises."""
-    from edgekit_runtime.system.errors import EdgekitError, SecretError
-
     if verification.error is not None:
         return {}
     try:
@@ -166,11 +148,11 @@ def _here() -> Path:
 
 
 @click.command()
-@click.argument("artifact", type=BUNDLE, metavar="BUNDLE|ROOT|ARTIFACT")
-@profiles(
+@click.argument("artifact", type=opt.BUNDLE, metavar="BUNDLE|ROOT|ARTIFACT")
+@opt.profiles(
     help="The board: a name from `edgekit profiles list`, or a .toml file. Repeatable. Default: the bundle's own."
 )
-@profile_path
+@opt.profile_path
 @click.option(
     "--runtime",
     "runtimes",
@@ -190,8 +172,8 @@ def _here() -> Path:
     help="Instead of a board: count the operators that the GPU or NPU of a phone or browser, or an Ethos-U, leaves to "
     "the CPU. Repeatable.",
 )
-@opening
-@as_json
+@opt.opening
+@opt.as_json
 def check(artifact: Path, as_json: bool, **asked: Any) -> int:
     """Predict whether a bundle loads on a board and gives the right answers there.
 
@@ -214,9 +196,9 @@ def check(artifact: Path, as_json: bool, **asked: Any) -> int:
 
     if asked["emulate"] and asked["no_replay"]:
         raise click.UsageError("Pass either --emulate or --no-replay.")
-    if asked["targets"] and (of_boards := options_given("profiles", "runtimes", "emulate", "no_replay")):
+    if asked["targets"] and (of_boards := opt.options_given("profiles", "runtimes", "emulate", "no_replay")):
         raise click.UsageError(f"--for only reads the file: leave out {' and '.join(of_boards)}.")
-    artifact = held_bundle(artifact, asked["trust"], asked["allow_unsigned"])
+    artifact = opt.held_bundle(artifact, asked["trust"], asked["allow_unsigned"])
     if asked["targets"]:
         from edgekit.boards.vela import ACCELERATORS, VelaReport, check_ethos_u
 
@@ -240,7 +222,7 @@ def check(artifact: Path, as_json: bool, **asked: Any) -> int:
             raise click.UsageError("A model file names no board: pass --profile NAME.")
         profiles = (read_bundle(artifact).manifest.target.profile,)
     named = tuple(map(runtime_named, asked["runtimes"]))
-    catalogue = catalogue_of(asked["profile_paths"])
+    catalogue = opt.catalogue_of(asked["profile_paths"])
     boards = [catalogue.load(name) for name in dict.fromkeys(profiles)]
     with console_progress() as progress:
         how = (named, not asked["no_replay"], asked["emulate"], asked["secret"])

@@ -260,7 +260,7 @@ def test_threads_have_a_bound(in_process, command, threads):
 
 
 def test_json_has_null_where_a_number_is_not_finite(capsys):
-    from edgekit.cli.options import print_json
+    from edgekit.cli.printing import print_json
 
     print_json({"a": [1.5, float("nan"), (float("inf"), 2)], "b": {"c": -float("inf")}, "d": "NaN"})
     assert json.loads(capsys.readouterr().out) == {"a": [1.5, None, [None, 2]], "b": {"c": None}, "d": "NaN"}
