@@ -57,6 +57,9 @@ test-interop: setup
 # OpenSSF's verifier is in the workstation's environment alone, and no board stores a fleet.
 BOARD_SUITES = tests/contracts tests/runtime tests/packaging --ignore=tests/packaging/test_openssf.py --ignore=tests/contracts/test_stores.py
 FEWER = EDGEKIT_TEST_EXAMPLES=0.2
+# What ONNX Runtime computes on other processors and each engine on a GPU is asked of .venv's releases, which the newer Pythons
+# have, too, and of the older ones of Python 3.10.
+KERNELS = tests/runtime/engines/test_onnx_arithmetic.py tests/runtime/engines/test_vulkan.py
 TEST_TOOLS = 'redis>=5' 'pytest>=8.3' 'pytest-cov>=6' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
 
 # Branches of the runtime that its tests take, in one of these suites: following them costs half as much again.
@@ -71,7 +74,7 @@ test-python-%: setup
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel-$* . >/dev/null; \
 	$(BIN)/uv venv --quiet --python $$python .venv-$*; \
 	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel-$*/*.whl)[litert,onnx,camera,video,image,telemetry]" $(TEST_TOOLS); \
-	$(FEWER) .venv-$*/bin/python $(PYTEST) $(call report,python-$*) $(if $(filter $*,$(COVERED)),$(call coverage,$*)) $(BOARD_SUITES)
+	$(FEWER) .venv-$*/bin/python $(PYTEST) $(call report,python-$*) $(if $(filter $*,$(COVERED)),$(call coverage,$*)) $(BOARD_SUITES) $(if $(filter 3.10,$*),,$(KERNELS:%=--ignore=%))
 
 test-tflite-runtime: setup-tflite
 ifneq ($(PYTHON_TFLITE),)
@@ -83,7 +86,7 @@ endif
 
 # OpenVINO has an environment of its own: installed in .venv, every test that opens a bundle would measure it, too.
 test-openvino: $(VENV_OPENVINO)/.test
-	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts/test_engines.py tests/runtime/engines tests/runtime/loading/test_candidates.py tests/runtime/loading/test_gpu.py tests/runtime/loading/test_race.py tests/runtime/loading/test_tune.py tests/runtime/loading/test_verdict.py
+	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts/test_engines.py tests/runtime/engines $(KERNELS:%=--ignore=%) tests/runtime/loading/test_candidates.py tests/runtime/loading/test_gpu.py tests/runtime/loading/test_race.py tests/runtime/loading/test_tune.py tests/runtime/loading/test_verdict.py
 
 # llama.cpp has 100 MB, and the language model of one test as much: an environment of their own.
 test-llm: $(VENV_LLM)/.test
