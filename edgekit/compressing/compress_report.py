@@ -107,7 +107,7 @@ class Gain:
             text = f"{-100 * self.points:+.1f} % error, {-100 * high:+.1f} to {-100 * low:+.1f}, against {self.of}"
         else:
             text = f"{100 * self.points:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f}, against {self.of}"
-        return f"inside the noise: {text}" if self.noise else text
+        return f"within the noise: {text}" if self.noise else text
 
 
 @dataclass(frozen=True)

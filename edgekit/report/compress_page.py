@@ -5,7 +5,7 @@
 Rules:
 - a bar over an artifact is the 95 % interval of what it loses over the evaluation items; with several seeds it goes
   from the lowest to the highest of them, and the dot is their mean;
-- a step whose gain is inside the noise is drawn hollow and called that: the 95 % interval of the gain over items holds
+- a step whose gain is within the noise is drawn hollow and called that: the 95 % interval of the gain over items holds
   zero, or with several seeds that over the seeds (Student's t).
 """
 
@@ -203,7 +203,7 @@ def _gain_words(one: Summary) -> str:
     else:
         points, low, high = (words.change(metric, value, one.score) for value in one.gain)
     text = f"{points} ({low} to {high})"
-    return f"inside the noise: {text}" if one.noise else text
+    return f"within the noise: {text}" if one.noise else text
 
 
 def _cells(one: Summary) -> dict[str, Any]:

@@ -109,16 +109,16 @@ _METRICS = {
 
 _CAUSES = {
     "channel-spread": "One scale for channels of very different size",
-    "clipped-range": "Values are cut off",
+    "clipped-range": "Values are clipped",
     "concat-of-unlike-ranges": "Ranges of different size joined under one scale",
     "input-scaling": "Inputs are not scaled as the model expects",
     "large-integer-in-float": "Large whole numbers lose digits",
     "noise-amplification": "Noise of the inputs is amplified",
     "nothing-quantized": "Nothing is quantized",
-    "outside-calibration": "What is evaluated leaves what calibration saw",
+    "outside-calibration": "Evaluation values exceed the calibration range",
     "outlier-activation": "A few large values stretch the range",
     "softmax-head-scale": "Small probabilities fall below one step",
-    "splits-graph": "The fast path is left and entered again",
+    "splits-graph": "The graph is split between fast and slow kernels",
     "steep-function": "A steep function magnifies rounding",
     "weight-resolution": "Rounded weights",
 }
@@ -126,8 +126,8 @@ _CAUSES = {
 
 GRADES = {
     "measured": "was timed on the board itself",
-    "anchored": "is worked out from the time of another network on the same board",
-    "estimated": "is worked out from the board's data sheet and published times of other boards",
+    "anchored": "is derived from the time of another network on the same board",
+    "estimated": "is derived from the board's data sheet and published times of other boards",
 }
 """What a latency's grade means."""
 

@@ -1,4 +1,4 @@
-"""What a board installs: open a bundle and ask it. It needs NumPy, an engine, little else.
+"""The runtime for boards: open a bundle and run it. Needs NumPy, an engine and little else.
 
     from edgekit_runtime import open_bundle
 
@@ -6,11 +6,11 @@
         answer = model.predict("cat.jpg", budget_ms=100)
         print(answer.top(3), answer.source, answer.timings["total"])
 
-Every error is in `edgekit_runtime.system.errors`; the four that a caller meets most are here, too.
+All errors are in `edgekit_runtime.system.errors`; the four most common are also exported here.
 
-Rule: ONNX Runtime's telemetry is off in this process and its children, unless the variable says otherwise. From 1.29
-on its import writes an identity of the device into ~/.cache/Microsoft and reports its use to Microsoft. Only a variable
-that is set before the first import, by any converter or application, prevents both.
+Rule: importing this package turns ONNX Runtime's telemetry off in this process and its children, unless the variable is
+already set. Since 1.29, importing onnxruntime writes a device identity into ~/.cache/Microsoft and reports usage to
+Microsoft. Only a variable set before that import prevents both.
 """
 
 from __future__ import annotations

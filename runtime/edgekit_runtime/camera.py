@@ -84,16 +84,16 @@ def stream(
     budget_ms: float | None = None,
     timeout_s: float = 10.0,
 ) -> Stream:
-    """Answer the frames of a camera, a clip or an iterable: an iterator of StreamResult.
+    """Run a model on the frames of a camera, clip or iterable; iterate its StreamResults.
 
-    source: a camera's number, "picamera2" or a Picamera2, a URL, a clip's path; an iterable of what `predict` takes
+    source: a camera's number, "picamera2" or a Picamera2, a URL, a clip's path; an iterable of inputs of `predict`
     (uint8 [H, W, 3] arrays of RGB, or a `Frame`); or a function that returns one, which counts as a camera. OpenCV
-    reads numbers, PyAV URLs and clips.
-    keep: "newest" drops a frame when a newer one comes, "all" answers each. None: "newest" of cameras and URLs, else
-    "all". A clip with "newest" runs as fast as it was filmed.
-    budget_ms: of each frame, as for `predict`.
-    timeout_s: how long a URL may give nothing.
-    The source is read in a thread, from now on. Raises MissingExtraError, OptionError; while iterating CameraError,
+    reads numbered cameras, PyAV URLs and clips.
+    keep: "newest" drops a frame when a newer one arrives, "all" answers every frame. None: "newest" for cameras and
+    URLs, else "all". A clip with "newest" plays at its own speed.
+    budget_ms: for each frame, as for `predict`.
+    timeout_s: longest silence of a URL.
+    A thread reads the source from now on. Raises MissingExtraError, OptionError; while iterating CameraError,
     what the iterable raises, and what `predict` raises except BudgetExceeded and QueueFull.
     """
     check_number("timeout_s", timeout_s)

@@ -44,33 +44,33 @@ def open_bundle(
     telemetry: TelemetryOptions | None = None,
     settled: bool = False,
 ) -> Model:
-    """Open a bundle and return a model that is ready to answer.
+    """Open a bundle and return a model that is ready to use.
 
     path: an .ekb file, or an install root, whose active bundle is opened (see `install`).
     trust: a root.json, or one or several PEM files of Ed25519 public keys, that must have signed the bundle. Empty for
     the machine's trusted keys (`edgekit keys list`); without any, signatures are not checked.
     allow_unsigned: accept a bundle that no trusted key has signed; `describe()` says so. An install root keeps its own
     record.
-    secret: where the key of an encrypted bundle is (`file:PATH`, `env:NAME`, `cmd:COMMAND`, a path), or its 32 bytes.
+    secret: source of an encrypted bundle's key (`file:PATH`, `env:NAME`, `cmd:COMMAND`, a path), or its 32 bytes.
     None for EDGEKIT_SECRET, ~/.config/edgekit/secret, then /etc/edgekit/secret.
-    engine: name of an engine, "gpu" for any of a GPU, None for the fastest of those installed.
+    engine: name of an engine, "gpu" for any GPU engine, None for the fastest installed.
     threads: engine threads, 1 to 256, None for the fastest number.
     delegate: path of a TFLite delegate's library, measured like any other candidate. None for EDGEKIT_DELEGATE.
-    pin: `primary` for the primary artifact on its preferred engine; None for whatever is the fastest here.
-    isolate: run the engine in a process of its own, which is restarted where it hangs or dies.
-    budget_ms: milliseconds for a request that names no budget, None for no limit.
-    use: the same by its purpose, a key of `budget.PRESETS_MS`; budget_ms goes first.
-    cache: which answers are kept; True for the defaults of CacheOptions, False for none.
+    pin: `primary` for the primary artifact on its preferred engine; None for the fastest on this machine.
+    isolate: run the engine in its own process, which is restarted if it hangs or dies.
+    budget_ms: default budget of requests, milliseconds, None for no limit.
+    use: the budget by purpose, a key of `budget.PRESETS_MS`; budget_ms takes precedence.
+    cache: True for the defaults of CacheOptions, False for no cache.
     limits: queue, batches, hung inferences and memory; None for the defaults of ModelLimits.
-    hosts: which answer requests that the device would answer late: http(s)://name:port of an edgekit host, or a `Host`,
-    which may be another server of the Open Inference Protocol.
-    telemetry: the broker to report to, None for no reports. docs/telemetry-format.md lists what is sent.
-    settled: measure what is fastest here before the first answer, not beside it; so is a model that keeps state, shares
-    a memory budget, or has a degraded artifact.
+    hosts: fallback for requests that would be late on the device: http(s)://name:port of an edgekit host, or a `Host`
+    for any Open Inference Protocol server.
+    telemetry: where to report, None for no reports. docs/telemetry-format.md lists what is sent.
+    settled: measure before the first answer, instead of in the background. Always so for a model that keeps state,
+    shares a memory budget, or has a degraded artifact.
 
     Raises BundleError, IntegrityError, SignatureError, SecretError, MissingExtraError, EngineError, SelfTestError,
     MemoryExceeded; TelemetryError (telemetry-spool), CacheFileError, HostError (host-address, host-secret);
-    OptionError, a ValueError, which names the option that makes no sense.
+    OptionError, a ValueError, which names the invalid option.
     """
     from edgekit_runtime.system.memory import scarce
 

@@ -66,4 +66,4 @@ def test_a_repair_that_found_nothing_is_not_said_to_have_made_a_file_of_itself()
         {"model": {"path": "n", "sha256": "ab" * 32, "format": "keras"}, "candidates": candidates, "bundles": []}
     )
     assert "made from tflite-int8" not in page
-    assert "tflite-int8, which was not repaired" in page
+    assert "tflite-int8, not repaired" in page

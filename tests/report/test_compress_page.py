@@ -51,8 +51,8 @@ def test_a_mark_stands_at_score_and_milliseconds_with_both_intervals():
 def test_an_interval_that_holds_zero_makes_the_mark_hollow_and_is_called_noise():
     result = _result(scores=(0.875, 0.88), ci95=(-0.002, 0.012))
     assert _dots([result])[QAT].hue == "h2 hollow"
-    assert "inside the noise" in page([result]).partition("<table>")[2]
-    assert "inside the noise" not in page([_result()]).partition("<table>")[2]
+    assert "within the noise" in page([result]).partition("<table>")[2]
+    assert "within the noise" not in page([_result()]).partition("<table>")[2]
 
 
 def test_several_seeds_show_their_mean_their_ends_and_each_seed():

@@ -216,7 +216,7 @@ def test_two_figures_of_noise_are_not_called_by_one_name() -> None:
     candidate = {"recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY, "layers": [], "repair": story}
     page = " ".join(html(report(candidates=[candidate])).replace("<br>", " ").split())
     assert "signal to noise on calibration samples" in page
-    assert "SQNR is the power of all answers to the evaluation set" in page
+    assert "SQNR is the power of the answers" in page
 
 
 def with_metric(name: str, original: float, artifact: float, *, higher_is_better: bool = True) -> str:
@@ -247,7 +247,7 @@ def test_what_is_said_of_every_board_is_said_once_and_as_a_sentence() -> None:
     none = {**own, "profile": "tiny", "recipe": None, "notes": []}
     page = html(report(bundles=[own, other, none]))
     assert page.count("ew items.") == 1
-    assert "Of each of them: Few items." in page
+    assert "For each of them: Few items." in page
     assert "<small>edgekit profiles measure settles it.</small>" in page
     assert "<small>tflite-f32 was repaired.</small>" in page
     assert "<small>Few items.</small>" in html(report(bundles=[own, none]))
@@ -271,7 +271,7 @@ def test_the_words_of_a_latency_are_explained_where_they_are_used() -> None:
     estimate = {**ESTIMATE, "dominated_by": "dispatch of operations"}
     bundle = {**report()["bundles"][0], "estimate": estimate}
     page = html(report(bundles=[{**bundle, "candidates": [{"recipe": "tflite-int8", "estimate": estimate}]}]))
-    assert "<b>anchored</b> is worked out from the time of another network" in page
+    assert "<b>anchored</b> is derived from the time of another network" in page
     assert "<b>dispatch of operations</b> is the fixed cost of starting each operator" in page
     assert "<b>estimated</b>" not in page
 

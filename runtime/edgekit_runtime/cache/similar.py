@@ -177,14 +177,14 @@ def _holding(dtype: np.dtype[Any], rows: int) -> type[np.generic]:
 
 
 class Semantic:
-    """The embedding tier, bounded in entries, least recently used first out. Thread-safe.
+    """The semantic cache tier: an LRU of answers by vector. Thread-safe.
 
-    A `Cache` takes the settings and keeps answers of its own (`fresh`), so two models share none.
-    threshold: the largest cosine distance that counts as alike, from 0 to 2; with `error`, that is considered at all.
-    error: the largest share of false answers among those given; None to give all within `threshold`.
-    same: whether a kept answer would have done in place of a computed one; see `same_answer`.
-    sample: with `error`, share of the answers that could be given and are computed to be compared.
-    chance: gives the numbers that choose them.
+    A `Cache` copies the settings but not the answers (`fresh`), so models share none.
+    threshold: largest cosine distance of similar inputs, from 0 to 2; with `error`, the largest considered at all.
+    error: largest share of wrong answers among those given; None to give all within `threshold`.
+    same: whether a cached answer equals the computed one; see `same_answer`.
+    sample: with `error`, the share of possible answers that are computed anyway, for comparison.
+    chance: random number source for `sample`.
     """
 
     def __init__(
@@ -278,9 +278,9 @@ class Semantic:
         return None if distance > self.threshold else (nearest, distance)
 
     def answer(self, item: Any, compute: Callable[[Any], Any]) -> tuple[Any, bool]:
-        """A kept answer, or what `compute(item)` gives; and whether it was kept.
+        """A cached answer or the result of `compute(item)`; and whether it was cached.
 
-        For whatever costs more than the vector, such as a question to a server. `same` compares such answers."""
+        For anything that costs more than the vector, such as a request to a server. `same` compares such answers."""
         mark = self.mark({"item": item})
         hit = None if mark is None else self.find(mark)
         if hit is not None:

@@ -69,9 +69,9 @@ class Frame:
     data: a uint8 array or a flat buffer. Arrays are [H, W, C] of packed formats (gray: [H, W]), [H, W, 2] of 4:2:2, and
         [rows * 3 / 2, stride] of 4:2:0, as OpenCV and picamera2 give it. A flat buffer needs width and height.
     format, matrix: in upper or lower case.
-    stride: bytes from one row (of luma) to the next; None without padding.
-    rows: rows of luma in the buffer, with padding.
-    matrix, full_range: how the camera made YUV; HD video is often BT.709, JPEG-like sensors have the full range.
+    stride: bytes per row (of luma); None without padding.
+    rows: luma rows in the buffer, including padding.
+    matrix, full_range: the camera's YUV encoding; HD video is often BT.709, JPEG-like sensors have the full range.
 
     Raises InputError if sizes and buffer do not fit or are too large, ValueError for an unknown format or matrix."""
 
@@ -117,7 +117,7 @@ class Frame:
 
     @property
     def packed(self) -> bool:
-        """Whether each pixel has its own three colours, or a grey."""
+        """Whether the format is packed (not planar or subsampled)."""
         return self.format in _CHANNELS
 
     @cached_property

@@ -50,17 +50,17 @@ _DISK_MB = 256.0
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """What the cache keeps, and where. Raises OptionError.
+    """Which answers to cache, and where. Raises OptionError.
 
-    memory_mb: bound of the answers in memory, MiB; 0 for none.
-    ttl_s: seconds for which an answer is valid, in every tier; None for no limit, and a day in a shared one.
-    disk: file that keeps answers across restarts, with hashes and outputs and never inputs; None for none.
-    disk_mb: bound of that file, MiB. Without `disk` it is a UserWarning.
-    shared: URL of a Redis or Valkey in which several hosts keep answers, redis:// or rediss://; not with `disk`.
-    shared_secret: source of the key that seals answers in `shared`, as for `open_bundle(secret=)`; None for the key of
-    an encrypted bundle.
+    memory_mb: size of the memory cache, MiB; 0 for none.
+    ttl_s: seconds for which an answer is valid, in every tier; None for no limit, or a day in a shared cache.
+    disk: file that keeps answers across restarts: hashes and outputs, never inputs; None for none.
+    disk_mb: largest size of that file, MiB. Without `disk` it causes a UserWarning.
+    shared: URL of a Redis or Valkey shared by several hosts, redis:// or rediss://; not with `disk`.
+    shared_secret: source of the key that encrypts answers in `shared`, as for `open_bundle(secret=)`; None for the key
+    of an encrypted bundle.
     similar: largest distance, in grey levels, at which two pictures share an answer; None for none.
-    semantic: keeps answers by the vectors of their inputs; None for none.
+    semantic: cache by the vectors of the inputs; None for none.
     """
 
     memory_mb: float = 64.0
@@ -98,13 +98,13 @@ class CacheOptions:
 class ModelLimits:
     """Resource limits of a model. Raises OptionError.
 
-    queue: requests that may wait; one more is QueueFull.
-    batching: whether waiting requests may share an inference where that pays; None for yes, unless EDGEKIT_BATCH=off.
+    queue: largest number of waiting requests; the next raises QueueFull.
+    batching: whether waiting requests may be batched if that is faster; None for yes, unless EDGEKIT_BATCH=off.
     hang_s: seconds after which an inference counts as hung; None for 10, or 20 times the slowest if that is more.
-    memory: a budget that several models of the process share; None for the system's limits.
-    degraded: load the bundle's degraded artifact, too, which answers what would come after its budget.
-    kv_mb: bound of a language model's cache of keys and values, of all dialogues together, MB (1e6 bytes); None for
-    4096 tokens, or what the model was trained for if that is less.
+    memory: a memory budget shared by several models of the process; None for the system's limits.
+    degraded: also load the bundle's degraded artifact, which answers requests that would be late.
+    kv_mb: size of a language model's KV cache, for all dialogues together, MB (1e6 bytes); None for 4096 tokens, or
+    the model's context length if that is less.
     """
 
     queue: int = 1024
@@ -130,9 +130,9 @@ class Host:
         Host("http://gpu-box:8000", protocol="openai")
 
     url: http(s)://name:port.
-    model: what the server calls the model; None for the bundle's name.
-    version: of the server's model; None for the one that answers the golden example.
-    inputs, outputs: contract name -> the server's name, where it is another.
+    model: the model's name on the server; None for the bundle's name.
+    version: the model's version on the server; None for the one that passes the golden example.
+    inputs, outputs: contract name -> the server's name, if different.
     token: source of the bearer token, `env:NAME` or `file:PATH`; None for none.
     ca: PEM file of the authorities that may sign the server's certificate; None for the system's.
     certificate: PEM file of this device's certificate and its private key; None for none.

@@ -79,18 +79,18 @@ class Stats:
     After `swap` cache, queued, max_batch, device_p90_ms, batching and engine_restarts are those of the new bundle.
 
     meter: answers and latencies.
-    cache: None when it is off.
+    cache: cache statistics, None if it is off.
     queued: requests waiting now.
-    device_p90_ms: expected latency of the device, learnt from its last inferences.
-    predicted_late: requests given to the device with a chance below 0.9 to be in time.
-    telemetry: how reporting goes, None when the model does not report.
-    batching: what ran together.
-    engine_restarts: how often an isolated engine (`isolate=True`) was started again, None in process.
-    faults: part (cache, meter, telemetry) -> exceptions that it raised; requests were answered without it.
-    arithmetic: of sums of 8-bit products. `fast` ones can saturate; tuning chose them because golden answers kept their
-    bits.
-    artifact, engine: the recipe that answers, and the engine with its version.
-    generation: of a language model.
+    device_p90_ms: expected latency of the device, from its recent inferences.
+    predicted_late: requests run on the device with a chance below 0.9 to be in time.
+    telemetry: state of reporting, None if the model does not report.
+    batching: batch sizes.
+    engine_restarts: number of restarts of an isolated engine (`isolate=True`), None in process.
+    faults: part (cache, meter, telemetry) -> number of exceptions that it raised without failing a request.
+    arithmetic: of 8-bit sums: `exact`, or `fast`, which may saturate and is used only if the golden answers are
+    identical.
+    artifact, engine: the recipe in use, and the engine with its version.
+    generation: statistics of a language model.
     """
 
     meter: MeterStats
@@ -116,9 +116,9 @@ class Companion(Protocol):
 
 
 class Model(ClosedOnExit["Model"]):
-    """Made by `open_bundle`. Every method may be called from any thread.
+    """An open bundle, returned by `open_bundle`. Thread-safe.
 
-    In a forked child methods raise ForkedError, but `health` and `describe` answer, and `close` does nothing.
+    In a forked child all methods raise ForkedError, except `health` and `describe`; `close` does nothing.
 
     opener: opens another bundle the way this one was opened, for `swap`.
     """
@@ -153,30 +153,29 @@ class Model(ClosedOnExit["Model"]):
 
     @property
     def contract(self) -> Contract:
-        """What `predict` takes and what an answer means."""
+        """The inputs of `predict` and the meaning of its outputs."""
         return self._journey.contract
 
     @property
     def manifest(self) -> Manifest:
-        """Of the bundle that is open now."""
+        """The manifest of the open bundle."""
         return self._journey.opened.bundle.manifest
 
     @property
     def kept_form(self) -> KeptForm:
-        """How this model's answers are kept in the file of `CacheOptions(disk=)`."""
+        """The format of this model's answers in the file of `CacheOptions(disk=)`."""
         return self._journey.opened.kept_form()
 
     def predict(
         self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
     ) -> Answer:
-        """Answer one item, waiting for it.
+        """Answer one item and wait for the result.
 
-        inputs: for a model with one input, what `Decoder` takes (path, encoded bytes, PIL image, uint8 or float array);
-        for several, a dict by name.
-        budget_ms: what the caller can wait, milliseconds, None for the bundle's; `answer.met_budget` says whether it
-        held.
-        priority: higher ones go first if requests wait.
-        stale_ok: if the budget cannot be met, accept a cached answer past its time.
+        inputs: for a model with one input, a path, encoded bytes, a PIL image, a uint8 or a float array; for several, a
+        dict by name.
+        budget_ms: latency budget in milliseconds, None for the default of `open_bundle`; see `answer.met_budget`.
+        priority: waiting requests with a higher priority run first.
+        stale_ok: if the budget cannot be met, accept an expired cached answer.
         Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded if no answer is expected in time;
         SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without
         Pillow.
@@ -210,9 +209,9 @@ class Model(ClosedOnExit["Model"]):
     async def apredict(
         self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
     ) -> Answer:
-        """As `predict`, for asyncio. Decoding runs here, the engine in the batcher's thread.
+        """As `predict`, for asyncio. Decodes in this thread; the engine runs in the batcher's.
 
-        An inference shorter than ON_LOOP_S runs here, too, if the engine is idle; other tasks run in between.
+        If the engine is idle, an inference shorter than ON_LOOP_S also runs in this thread.
         """
         import asyncio
 
@@ -233,11 +232,11 @@ class Model(ClosedOnExit["Model"]):
                     raise
 
     def swap(self, path: str | os.PathLike[str], *, timeout_s: float = _DRAIN_S) -> None:
-        """Answer with another bundle from now on. Returns once the old one is drained and closed.
+        """Switch to another bundle. Returns once the old one is drained and closed.
 
-        The new bundle is verified, self-tested and warmed up while the old one answers; if it fails, nothing changes.
+        The new bundle is verified, self-tested and warmed up while the old one answers; if that fails, nothing changes.
         It must have the same inputs and outputs.
-        timeout_s: how long the old one may drain.
+        timeout_s: time to drain the old one.
         Raises ContractError, ClosedError, and what `open_bundle` raises.
         """
         self._journey.guard.check()
@@ -327,9 +326,9 @@ class Model(ClosedOnExit["Model"]):
             self.report(self._telemetry)
 
     def session(self) -> Session:
-        """Start a session of a model that keeps a state: see `session.Session`.
+        """Start a session of a stateful model: see `session.Session`.
 
-        Raises SessionError for a model without one, ClosedError.
+        Raises SessionError for a stateless model, ClosedError.
         """
         self._journey.guard.check()
         return self._sessions.open()
@@ -345,15 +344,15 @@ class Model(ClosedOnExit["Model"]):
         budget_ms: float | None = None,
         resume: bool = False,
     ) -> GeneratedText:
-        """Generate text, piece by piece: iterate the result, or `read()` it.
+        """Generate text: iterate the result token by token, or `read()` it.
 
         prompt: a text, or messages as `[{"role": "user", "content": "Hello"}]` for a model that takes them.
-        max_tokens: the most that the answer may have.
-        stop: texts that end the answer, and are not part of it; at most 16 of up to 200 characters.
+        max_tokens: maximum length of the answer.
+        stop: texts that end the answer and are omitted from it; at most 16 of up to 200 characters.
         temperature: 0 for the most probable token each time, up to 2.
-        seed: of the choice at random, None for another each time.
-        budget_ms: until the first piece, milliseconds, None for the bundle's.
-        resume: if a server's stream is cut, continue here; else that is HostError (host-cut).
+        seed: random seed, None for a different one each time.
+        budget_ms: milliseconds until the first token, None for the default of `open_bundle`.
+        resume: if a server's stream breaks, continue on the device; else raise HostError (host-cut).
         Raises InputError, OptionError, BudgetExceeded, ClosedError; ContractError for a model that generates no text.
         The iteration raises EngineError, HostError, QueueFull, BudgetExceeded, InputError (context-full).
         """
@@ -408,7 +407,7 @@ class Model(ClosedOnExit["Model"]):
         )
 
     def health(self) -> Health:
-        """Whether it answers, and if not, why."""
+        """Whether the model can answer, and if not, why."""
         if self._closed:
             return Health("closed")
         if self._journey.guard.forked:
@@ -444,18 +443,18 @@ class Model(ClosedOnExit["Model"]):
         journey.faults.shield("meter", lambda: journey.meter.dropped(frames))
 
     def throttle(self, delay_ms: float) -> None:
-        """Make every inference on this device `delay_ms` slower, as a drill; 0 ends it."""
+        """Make every inference on this device `delay_ms` slower, for tests; 0 ends it."""
         self._journey.device.throttle(delay_ms)
 
     def flush_cache(self) -> None:
-        """Forget every cached answer."""
+        """Delete all cached answers."""
         self._journey.guard.check()
         cache = self._journey.cache
         if cache is not None:
             cache.flush()
 
     def report(self, options: TelemetryOptions) -> None:
-        """Report to a broker, in a thread of its own; `open_bundle(telemetry=...)` calls this.
+        """Report to a broker, in a separate thread; `open_bundle(telemetry=...)` calls this.
 
         Raises MissingExtraError.
         """
@@ -535,7 +534,7 @@ class Model(ClosedOnExit["Model"]):
                 self._faults.shield("metrics", companion.close)
 
     def close_with(self, companion: Companion) -> None:
-        """Close it, too, when the model closes. Holds a weak reference. Raises ClosedError."""
+        """Also close this object when the model closes. Holds a weak reference. Raises ClosedError."""
         self._journey.guard.check()
         with self._accompanying:
             self._companions.add(companion)

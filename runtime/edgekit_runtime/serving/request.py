@@ -97,14 +97,14 @@ Source = Literal["cache", "similar", "device", "host", "stale", "degraded"]
 
 @dataclass(slots=True)  # a frozen one takes four times as long to make
 class Answer:
-    """Outputs, and how they were computed. It can be copied and pickled; outputs stay read-only.
+    """Outputs, and how they were computed. Can be copied and pickled; outputs stay read-only.
 
     outputs: contract name -> read-only array without a batch axis, in the original model's dtypes.
     source: where it came from.
     timings: stage -> milliseconds, with `total` from call to answer.
     met_budget: None if no budget was given.
-    distance: of a `similar` answer, between its request and this one; None otherwise.
-    geometry: where the network's picture lies in the caller's, for a detector.
+    distance: for a `similar` answer, the distance between its request and this one; else None.
+    geometry: for a detector, the position of the network's picture in the caller's.
     artifact, engine: the recipe that computed it, and the engine with its version; None if a host did.
     """
 
@@ -135,7 +135,7 @@ class Answer:
 
     @property
     def degraded(self) -> bool:
-        """Whether it came after its deadline, or from the bundle's degraded artifact."""
+        """Whether the answer is stale or comes from the bundle's degraded artifact."""
         return self.source in ("stale", "degraded")
 
     def top(self, k: int = 5) -> list[Prediction]:
@@ -144,7 +144,7 @@ class Answer:
 
     @property
     def boxes(self) -> list[Box]:
-        """A detector's boxes, the surest first, in pixels of the caller's picture.
+        """A detector's boxes, highest score first, in pixels of the caller's picture.
 
         Computed at each call. Raises ContractError if the model is not a detector.
         """

@@ -90,9 +90,9 @@ def needs_session(contract: Contract) -> SessionError:
 
 
 class Session(ClosedOnExit["Session"]):
-    """Made by `model.session()`. Any thread may call; frames have the order of the calls.
+    """A session of a stateful model, returned by `model.session()`. Frames run in call order.
 
-    Without `priority` and `stale_ok`: no frame may pass another, and no frame has an older answer.
+    Thread-safe. There is no `priority` and no `stale_ok`, because frames depend on earlier ones.
     """
 
     def __init__(self, parts: SessionParts, forget: Callable[[Session], None] = lambda session: None) -> None:
@@ -113,14 +113,14 @@ class Session(ClosedOnExit["Session"]):
 
     @property
     def frames(self) -> int:
-        """Answered since the session began or was reset."""
+        """Frames answered since the session began or was reset."""
         return self._frames
 
     def predict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
-        """The next frame's answer, waiting for it and for earlier frames.
+        """Answer the next frame; waits for it and for earlier frames.
 
-        inputs, budget_ms: as for `model.predict`, without the states that are carried. A missed budget is reported
-        (`answer.met_budget`); no frame is left out for it.
+        inputs, budget_ms: as for `model.predict`, without the states. A missed budget only sets `answer.met_budget`;
+        no frame is skipped.
         Raises InputError, EngineError, SessionError, ClosedError.
         """
         frame = self._arrive(inputs, budget_ms, keep=False)
@@ -136,7 +136,7 @@ class Session(ClosedOnExit["Session"]):
     def submit(self, inputs: Any, *, budget_ms: float | None = None) -> Future[Answer]:
         """As `predict`, without waiting. Bad input raises here; the future carries later errors.
 
-        Cancelled before its turn, the frame is never fed.
+        A frame cancelled before its turn never runs.
         """
         frame = self._arrive(inputs, budget_ms, keep=True)
         answer: Future[Answer] = fork_safe_future()
@@ -161,13 +161,13 @@ class Session(ClosedOnExit["Session"]):
         return answer
 
     async def apredict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
-        """As `predict`, for asyncio. Decoding runs here; the engine runs in the session's thread."""
+        """As `predict`, for asyncio. Decodes in this thread; the engine runs in the session's."""
         import asyncio
 
         return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms))
 
     def reset(self) -> None:
-        """Wait for earlier frames, then forget them: the next one is a first one.
+        """Wait for earlier frames, then reset the state to its initial value.
 
         Raises ClosedError.
         """
@@ -183,7 +183,7 @@ class Session(ClosedOnExit["Session"]):
             self._turns.give()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Fail what waits with ClosedError, wait for the running frame, free the engine.
+        """Fail waiting frames with ClosedError, wait for the running one, free the engine.
 
         In a forked child it does nothing.
         """

@@ -26,7 +26,7 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 class EdgekitError(Exception):
-    """Anything edgekit refuses or cannot do. `str(error)` is the whole message."""
+    """Base class of all errors. `str(error)` is the whole message."""
 
     code: str = "error"
     reasons: ClassVar[dict[str, str]] = {}
@@ -199,7 +199,7 @@ class OptionError(EdgekitError, ValueError):
     """An option that makes no sense.
 
     option: its name.
-    problem: the rest of the sentence: what it must be.
+    problem: the rest of the sentence: what the value must be.
     owner: the class, or `open_bundle`, that takes it; may be empty."""
 
     code = "option"
@@ -244,13 +244,13 @@ def model_closed() -> ClosedError:
 
 
 class BudgetExceeded(EdgekitError):  # noqa: N818 - what happened, as the field says it
-    """No answer within the budget: raised at once where that is expected, else at its end."""
+    """No answer within the budget. Raised immediately if expected, else when the budget ends."""
 
     code = "budget"
 
 
 class QueueFull(EdgekitError):  # noqa: N818 - what happened, as the field says it
-    """The queue is full: ask less often, or open the bundle with a longer queue."""
+    """The queue is full: send fewer requests, or open the bundle with a longer queue."""
 
     code = "queue-full"
 

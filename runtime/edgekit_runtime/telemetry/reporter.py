@@ -71,16 +71,16 @@ _DRIFTING = 0.2
 
 @dataclass(frozen=True)
 class TelemetryOptions:
-    """Where a model reports to. Raises TelemetryError, and OptionError for an invalid spool.
+    """Where a model reports to. Raises TelemetryError, or OptionError for an invalid spool.
 
     broker: mqtt(s)://[user:password@]host[:port].
     device: this board's id, 3 to 63 of a-z, 0-9 and -; every board needs its own.
     window_s: seconds between two reports, 0.1 to 86,400.
     spool: file that keeps reports until they are confirmed; None for telemetry/DEVICE.db in the state folder.
     most_wait_s: longest pause between two attempts to connect, 0.1 to 86,400 seconds.
-    site, group: labels by which the fleet page sorts boards, at most 32 characters each; they are sent.
-    samples: public key of the builder, who gets doubtful inputs, encrypted (docs/security.md); None for none.
-    samples_mb, samples_a_day: how much of them may wait here, and how many are kept in a day.
+    site, group: labels for grouping boards on the fleet page, at most 32 characters each; they are sent.
+    samples: the builder's public key, to send low-confidence inputs encrypted (docs/security.md); None for none.
+    samples_mb, samples_a_day: MB that may wait on the board; most samples a day.
     """
 
     broker: str = field(repr=False)  # it may hold a password
