@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.building.build_request import BuildRequest
-from edgekit_converters.data.dataset import Dataset, RandomDataset, Subset, fingerprint, without
+from edgekit_converters.data.dataset import Dataset, RandomDataset, Subset, without
 from edgekit_converters.data.dataset import split as split_dataset
 from edgekit_converters.data.lint import Finding, Survey, survey
 from edgekit_converters.data.lint import findings as lint_findings
@@ -218,7 +218,7 @@ def _own_code() -> str:
 
 def cached_survey(store: StageStore, dataset: Dataset, contract: Contract, progress: Progress) -> Survey:
     """The survey of a set; decodes nothing if the same files were surveyed before."""
-    files = fingerprint(dataset)
+    files = dataset.fingerprint
     if files is None:
         return survey(dataset, progress)
     name = key("survey", files, to_json(contract), dataset.name)

@@ -95,7 +95,7 @@ class Teacher:
 
 
 @dataclass(frozen=True)
-class _RearrangedDataset:
+class _RearrangedDataset(Dataset):
     """A Dataset whose one input has another name, and its channels first if they were last."""
 
     dataset: Dataset
@@ -112,9 +112,6 @@ class _RearrangedDataset:
 
     def __len__(self) -> int:
         return len(self.dataset)
-
-    def __iter__(self) -> Iterator[Example]:
-        return map(self._of, self.dataset)
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         return map(self._of, self.dataset.pick(indexes))

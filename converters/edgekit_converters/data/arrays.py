@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from edgekit_converters.data.dataset import Canonical, Dataset, Example, check_kind, sets_of
+from edgekit_converters.data.dataset import Canonical, Dataset, Example, check_kind, fingerprint_of, sets_of
 from edgekit_converters.data.folder import Classes, names_of
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.array_file import in_bytes, read_headers
@@ -99,6 +99,10 @@ class Arrays(Dataset):
     @property
     def name(self) -> str:
         return str(self.path)
+
+    @property
+    def fingerprint(self) -> str | None:
+        return fingerprint_of([self.path])
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))

@@ -3,7 +3,7 @@
     for example in dataset:                              # from the first, any number of times
         print(example.origin, example.label)
     golden = list(dataset.pick([4, 17]))                 # just these
-    fingerprint(dataset)                                 # None if code gives the items
+    dataset.fingerprint                                  # None if code gives the items
 
 Rules:
 - `Canonical` turns raw values into the arrays of a contract's inputs; `sets_of` knows what examples of a kind look
@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -185,6 +185,11 @@ class Dataset(Protocol):
     def __iter__(self) -> Iterator[Example]:
         return self.pick(range(len(self)))
 
+    @property
+    def fingerprint(self) -> str | None:
+        """A digest of the files; None if code makes the items, or a file cannot be read now."""
+        return None
+
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         """The items at these indexes, which must ascend unless `any_order`."""
         ...
@@ -204,6 +209,11 @@ class Subset(Dataset):
     @property
     def any_order(self) -> bool:
         return self.dataset.any_order
+
+    @property
+    def fingerprint(self) -> str | None:
+        whole = self.dataset.fingerprint
+        return None if whole is None else hashlib.sha256(f"{whole}\0{[*self.indexes]}".encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.indexes)
@@ -230,12 +240,8 @@ class FileDataset(Dataset):
         return len(self.files)
 
     @property
-    def content(self) -> str:
-        """A digest of the files; a missing one counts as empty."""
-        state = hashlib.sha256()
-        for file in self.files:
-            state.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
-        return state.hexdigest()
+    def fingerprint(self) -> str | None:
+        return fingerprint_of(self.files, str(self.labels))
 
     def item(self, index: int) -> tuple[Path, Any]:
         """The file and its label."""
@@ -319,24 +325,8 @@ def without(dataset: Dataset, digests: Collection[str]) -> Dataset:
 _PIECE = 1 << 20
 
 
-def fingerprint(dataset: Dataset) -> str | None:
-    """None if code makes the items, or a file cannot be read now."""
-    parts: list[str] = []
-    while isinstance(dataset, Subset):
-        parts.append(hashlib.sha256(",".join(map(str, dataset.indexes)).encode()).hexdigest())
-        dataset = dataset.dataset
-    own: str | None = getattr(dataset, "fingerprint", None)
-    # the files of a dataset that is nothing but files: `files`, or one `path`
-    known: set[str] = {field.name for field in fields(dataset)} if is_dataclass(dataset) else set()
-    paths: list[Path] | None = [Path(getattr(dataset, "path", ""))] if "path" in known else None
-    if "files" in known:
-        paths = [Path(file) for file in getattr(dataset, "files", ())]
-    labels = str(getattr(dataset, "labels", None) if hasattr(dataset, "files") else "in the file")
-    found = own if own is not None or paths is None else _of_files(paths, labels)
-    return None if found is None else hashlib.sha256("\0".join([found, *parts]).encode()).hexdigest()
-
-
-def _of_files(paths: Iterable[Path], labels: str) -> str | None:
+def fingerprint_of(paths: Iterable[Path], labels: str = "in the file") -> str | None:
+    """A digest of every byte of these files; None if one cannot be read now."""
     state = xxhash.xxh3_128(labels.encode())
     try:
         for path in paths:

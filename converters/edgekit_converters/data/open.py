@@ -10,15 +10,10 @@ time. They are counted when the set is opened; a pass with fewer is an error.
 from __future__ import annotations
 
 import contextlib
-import difflib
-import importlib
-import itertools
 import os
-import re
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar
 
 from edgekit_converters.data.arrays import open_npy, open_npz
 from edgekit_converters.data.box_annotations import BOXED, open_boxed
@@ -27,7 +22,7 @@ from edgekit_converters.data.folder import Classes, files_in, open_folder
 from edgekit_converters.data.recordings import open_recordings
 from edgekit_converters.data.texts import TEXTS, open_texts
 from edgekit_converters.recipe.conversion_errors import CalibrationError
-from edgekit_converters.recipe.foreign_code import working_folder_on_path
+from edgekit_converters.recipe.user_function import failed, find_function, is_function_name
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.contract.text import TEXT
@@ -39,24 +34,25 @@ PULLED = "samples.npz"
 """What `edgekit fleet samples pull` writes into a folder."""
 
 
-class GeneratedDataset:
+class GeneratedDataset(Dataset):
     """A Dataset of what a function yields."""
 
-    any_order = False
+    any_order: ClassVar[bool] = False
 
     def __init__(self, name: str, function: Callable[[], Iterable[Any]], contract: Contract) -> None:
-        self.name = name
+        self._name = name
         self._function = function
         self._contract = contract
         self._count = sum(1 for _ in self._values())
         if self._count == 0:
             raise CalibrationError("yields no items", where=name, do="Yield at least one example")
 
+    @property
+    def name(self) -> str:
+        return self._name
+
     def __len__(self) -> int:
         return self._count
-
-    def __iter__(self) -> Iterator[Example]:
-        return self.pick(range(self._count))
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         canonical, classes = Canonical(self._contract), Classes(self._contract)
@@ -82,7 +78,8 @@ class GeneratedDataset:
                     items = iter(given)
             if items is None:
                 do = "Yield the examples one by one, or return a list of them"
-                raise CalibrationError(f"gave {_kind(given)}, which is no set of examples", where=self.name, do=do)
+                what = f"gave a value of type {type(given).__name__}, which is no set of examples"
+                raise CalibrationError(what, where=self.name, do=do)
             for count, value in enumerate(items):
                 if count >= MAX_ITEMS:
                     do = "Stop after a representative set"
@@ -91,7 +88,7 @@ class GeneratedDataset:
         except EdgekitError:
             raise
         except (Exception, SystemExit) as error:  # a function that exits is one that fails, not the end of a build
-            raise _failed(self.name, error) from error
+            raise failed(self.name, error, CalibrationError) from error
 
     def _split_value(self, value: Any, origin: str) -> tuple[Mapping[str, Any], Any]:
         names = [spec.name for spec in self._contract.inputs]
@@ -122,48 +119,12 @@ def split_pair(value: Any, names: Sequence[str], where: str) -> tuple[Mapping[st
     return {names[0]: value}, label
 
 
-def find_function(spec: str) -> Callable[[], Iterable[Any]]:
-    """spec: `package.module:function`; the current folder is searched first.
-    Raises CalibrationError for a missing module or function."""
-    module_name, function_name = spec.split(":", 1)
-    try:
-        with working_folder_on_path():
-            module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            do = "Run edgekit in the folder that holds it"
-            raise CalibrationError(f"there is no module '{error.name}'", where=spec, do=do) from error
-        raise _failed(spec, error) from error
-    except (Exception, SystemExit) as error:
-        raise _failed(spec, error) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        if function is not None:
-            do = "Name a function that yields examples"
-            raise CalibrationError(f"'{function_name}' is not a function, but {_kind(function)}", where=spec, do=do)
-        known = [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
-        near = difflib.get_close_matches(function_name, known, 1)
-        do = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
-        raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=do)
-    return cast(Callable[[], Iterable[Any]], function)
-
-
-def _kind(value: Any) -> str:
-    """`an int`, `a dict`."""
-    name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
-
-
-def _failed(where: str, error: BaseException) -> CalibrationError:
-    """Name the line of the user's function that raised, instead of showing a traceback."""
-    last = list(itertools.islice(reversed(traceback.extract_tb(error.__traceback__)), 1))
-    place = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
-    text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-    return CalibrationError(f"raised {type(error).__name__}: {text}{place}", where=where, do="Mend the function")
+def examples_function(spec: str) -> Callable[[], Iterable[Any]]:
+    """spec: `package.module:function`. Raises CalibrationError for a missing module or function."""
+    return find_function(spec, CalibrationError, "Name a function that yields examples")
 
 
 _GIVE = "Give an image folder, a .npy, a .npz, a .txt, a data.yaml, COCO's .json or module:function"
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
@@ -191,6 +152,6 @@ def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: 
         raise CalibrationError("is no set of examples", where=str(place), do=_GIVE)
     if place.exists():
         raise CalibrationError("is not a regular file", where=str(place), do=_GIVE)
-    if isinstance(path, str) and _FUNCTION.fullmatch(path):
-        return GeneratedDataset(path, find_function(path), contract)
+    if is_function_name(path):
+        return GeneratedDataset(str(path), examples_function(str(path)), contract)
     raise CalibrationError("does not exist", where=str(path), do=_GIVE)

@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -107,10 +106,6 @@ class Recordings(FileDataset):
 
     rate: int
 
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"wav\0{self.labels}\0{self.content}".encode()).hexdigest()
-
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
         canonical, spec = Canonical(self.contract), self.contract.inputs[0]
         for file, label in map(self.item, indexes):
@@ -169,11 +164,6 @@ class Streams(FileDataset):
     """A Dataset of all frames of all recordings, in order. lengths: frames of each."""
 
     lengths: tuple[int, ...]
-
-    @property
-    def fingerprint(self) -> str:
-        form = f"{self.contract.hop} {self.contract.inputs[0].shape} {self.content}"
-        return hashlib.sha256(form.encode()).hexdigest()
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.data.arrays import check_item, memory_bytes, npy_members, npz_members
-from edgekit_converters.data.dataset import HELD_OUT, Dataset, Example, RandomDataset, Subset, fingerprint
+from edgekit_converters.data.dataset import HELD_OUT, Dataset, Example, RandomDataset, Subset
 from edgekit_converters.data.folder import files_in
-from edgekit_converters.data.open import GeneratedDataset, find_function, split_pair
+from edgekit_converters.data.open import GeneratedDataset, examples_function, split_pair
 from edgekit_converters.data.recordings import open_streams
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_converters.recipe.progress import Progress, silent
+from edgekit_converters.recipe.user_function import is_function_name
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_runtime.contract.array_file import in_bytes
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.loading.replay import Stepper
 
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _RANDOM_FRAMES = 32
 _KINDS = "Give .wav recordings, a .npy or .npz of [sequences, frames, ...], or module:function that yields sequences"
 
@@ -67,7 +66,7 @@ class Sequences(Dataset):
     @property
     def fingerprint(self) -> str | None:
         """None if the frames come out of a function."""
-        found = fingerprint(self.frames)
+        found = self.frames.fingerprint
         if found is None:
             return None
         return hashlib.sha256(f"{found}\0{self.lengths}\0{self.source.sha256}".encode()).hexdigest()
@@ -189,8 +188,9 @@ def _open(path: str | os.PathLike[str], contract: Contract) -> tuple[Dataset, tu
         return streams, streams.lengths
     if place.is_file() and suffix in (".npy", ".npz"):
         return _arrays(place, contract)
-    if isinstance(path, str) and _FUNCTION.fullmatch(path):
-        function, spec, counts = find_function(path), path, list[int]()
+    if is_function_name(path):
+        spec, counts = str(path), list[int]()
+        function = examples_function(spec)
 
         def rows_of_all() -> Iterator[Any]:
             counts.clear()

@@ -16,7 +16,7 @@ from typing import ClassVar, cast, get_args
 
 import numpy as np
 
-from edgekit_converters.data.dataset import Canonical, Dataset, Example, Label
+from edgekit_converters.data.dataset import Canonical, Dataset, Example, Label, fingerprint_of
 from edgekit_converters.data.folder import Classes
 from edgekit_converters.recipe.conversion_errors import CalibrationError, ContractFileError
 from edgekit_converters.sources.source_model import SourceModel
@@ -55,6 +55,10 @@ class Texts(Dataset):
     @property
     def name(self) -> str:
         return str(self.path)
+
+    @property
+    def fingerprint(self) -> str | None:
+        return fingerprint_of([self.path])
 
     @cached_property
     def _lines(self) -> list[tuple[int, bytes]]:

@@ -9,10 +9,7 @@ The drop's interval calls it on up to 100 resamples of the items, fewer if slow,
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -25,7 +22,7 @@ from edgekit_converters.data.dataset import Label
 from edgekit_converters.fidelity.intervals import resampled_interval
 from edgekit_converters.fidelity.result import Score
 from edgekit_converters.recipe.conversion_errors import MetricError
-from edgekit_converters.recipe.foreign_code import working_folder_on_path
+from edgekit_converters.recipe.user_function import failed, find_function
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -97,12 +94,8 @@ class FunctionMetric:
             shapes = {np.shape(label) for label in labels}
             value = self.function(outputs, (np.asarray(labels) if len(shapes) == 1 else list(labels)))
         except (Exception, SystemExit) as error:  # a function that exits is one that fails, not the end of a build
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            raise MetricError(
-                f"raised {type(error).__name__}: {str(error) or 'no message'} ({last.filename}, line {last.lineno})",
-                where=self.name,
-                do="Mend the function: it is called with {output name: array [N, ...]} and the labels",
-            ) from error
+            do = "Mend the function: it is called with {output name: array [N, ...]} and the labels"
+            raise failed(self.name, error, MetricError, do) from error
         try:
             number = float(value)
         except (TypeError, ValueError):
@@ -114,25 +107,7 @@ class FunctionMetric:
 
 def open_metric_function(spec: str, joined: Callable[[Outputs], Outputs] | None = None) -> FunctionMetric:
     """spec: `package.module:function`; the current folder is searched first. Raises MetricError."""
-    module_name, function_name = spec.split(":", 1)
-    try:
-        with working_folder_on_path():
-            module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        what = f"there is no module '{error.name}'"
-        raise MetricError(what, where=spec, do="Run edgekit in the folder that holds it") from error
-    except (Exception, SystemExit) as error:
-        why = str(error) or "no message"
-        raise MetricError(f"raised {type(error).__name__} when imported: {why}", where=spec) from error
-    function = getattr(module, function_name, None)
-    if function is not None and not callable(function):
-        what = f"'{function_name}' is not a function: it is {_shown(function)}"
-        raise MetricError(what, where=spec, do="Name a function (outputs, labels) -> float")
-    if function is None:
-        public = [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
-        near = difflib.get_close_matches(function_name, public, 1)
-        hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function (outputs, labels) -> float"
-        raise MetricError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
+    function = find_function(spec, MetricError, "Name a function (outputs, labels) -> float")
     return FunctionMetric(spec, function, bool(getattr(function, "higher_is_better", True)), joined=joined)
 
 

@@ -10,7 +10,7 @@ sums over many; at its end it makes the answers alike of which the network is su
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -210,5 +210,4 @@ GRAPHS: dict[str, str] = {
 
 def open_graph(format: str, data: bytes) -> Graph:  # noqa: A002
     """Open a model file as a graph. Raises ConversionError for other bytes."""
-    module, name = GRAPHS[format].split(":")
-    return cast(Graph, getattr(importlib.import_module(module), name)(data))
+    return cast(Graph, pkgutil.resolve_name(GRAPHS[format])(data))

@@ -18,8 +18,8 @@ Rules:
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.resources
+import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -393,9 +393,8 @@ def read_needs(format: str, data: bytes) -> Needs:  # noqa: A002
     target = READERS.get(format)
     if target is None:
         raise ConversionError(f"cannot read what the format '{format}' asks for", do=f"Known: {', '.join(READERS)}")
-    module, function = target.split(":")
     try:
-        needs: Needs = getattr(importlib.import_module(module), function)(data)
+        needs: Needs = pkgutil.resolve_name(target)(data)
     except ImportError as error:
         raise MissingExtraError("convert", f"reading what {format} artifacts ask for") from error
     return needs

@@ -12,8 +12,8 @@ float32 (17 MiB): 91 MiB with LiteRT 2.3, 192 with ONNX Runtime 1.31. None where
 
 from __future__ import annotations
 
-import importlib
 import importlib.resources
+import pkgutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -252,8 +252,7 @@ def _read(format: str, data: bytes) -> WorkloadReading:  # noqa: A002
     if target is None:
         what = f"cannot count operations of the format '{format}'"
         raise ConversionError(what, do=f"Known: {', '.join(READERS)}")
-    module, function = target.split(":")
-    reading: WorkloadReading = getattr(importlib.import_module(module), function)(data)
+    reading: WorkloadReading = pkgutil.resolve_name(target)(data)
     return reading
 
 

@@ -16,8 +16,7 @@ Rules:
 
 from __future__ import annotations
 
-import importlib
-import re
+import pkgutil
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.recipe.store import StageStore, get_json, key, put_json
+from edgekit_converters.recipe.user_function import is_function_name
 from edgekit_converters.sources import isolated
 from edgekit_converters.sources.load_options import LoadOptions, described_json
 from edgekit_converters.sources.source_model import (
@@ -61,7 +61,6 @@ LOADERS: dict[str, str] = {
 }
 """Format -> `module:function`, called with the path and the options."""
 
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _KNOWN = "Pass a .keras, .h5, .hdf5, .onnx, .tflite or .pt2 file, a SavedModel folder, or module:function for PyTorch"
 _HAS_NO_NETWORK = "it contains weights without the network; name the function that builds the network: module:function"
 _RUNS_CODE = "PyTorch files of this kind run code when opened. Save it with torch.export.save (.pt2); or, if "
@@ -94,8 +93,7 @@ def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
     if options.as_is and format != "tflite":
         what = f"only a .tflite file can be packed as it is, and this is {_article(format)}"
         _refuse(path, what, "Name other recipes")
-    module, function = LOADERS[f"{format}, as it is" if options.as_is else format].split(":")
-    loader = getattr(importlib.import_module(module), function)
+    loader = pkgutil.resolve_name(LOADERS[f"{format}, as it is" if options.as_is else format])
     before = _content(path)
     try:
         source = cast(SourceModel, loader(path, options))
@@ -117,7 +115,7 @@ def _content(path: Path) -> str | None:
 
 def _format(path: Path) -> str:
     if not path.exists():
-        if _FUNCTION.fullmatch(str(path)):
+        if is_function_name(str(path)):
             return "torch-module"
         _refuse(path, "there is no such file", "Check the path")
     if path.is_dir():

@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import inspect
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.formats.onnx_file import rename
-from edgekit_converters.recipe.conversion_errors import SourceError, one_line
+from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.recipe.foreign_code import quiet, working_folder_on_path
+from edgekit_converters.recipe.user_function import failed, find_function
 from edgekit_converters.sources import checked_onnx, float_onnx, shapes, torch_archive
 from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.sources.source_model import Note, SourceModel, model_sha256, refusing
@@ -129,27 +128,12 @@ def _example(torch: Any, spec: str, name: str, tensor: Any, options: LoadOptions
 
 
 def _result(spec: str) -> Any:
-    name, _, function = spec.partition(":")
-    try:
-        with working_folder_on_path(), quiet():
-            return getattr(importlib.import_module(name), function)()
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # a module may call sys.exit
-        if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or "?"):
-            what, do = (
-                f"no Python module is called '{name}'",
-                "Run edgekit in the module's folder, or install the module",
-            )
-        elif isinstance(error, AttributeError) and f"'{function}'" in str(error):
-            what, do = f"the module has no function '{function}'", "Check the name after the colon"
-        else:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            what = (
-                f"it failed with {type(error).__name__}: {one_line(error)} ({Path(frame.filename).name}:{frame.lineno})"
-            )
-            do = "Fix the function"
-        raise SourceError(what, where=spec, do=do) from error
+    with working_folder_on_path(), quiet():
+        function = find_function(spec, SourceError, "Check the name after the colon")
+        try:
+            return function()
+        except (Exception, SystemExit) as error:  # a function that exits is one that fails, not the end of a build
+            raise failed(spec, error, SourceError) from error
 
 
 def flatten_outputs(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:

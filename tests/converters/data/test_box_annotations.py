@@ -11,7 +11,6 @@ import pytest
 import spots
 from PIL import Image
 
-from edgekit_converters.data.dataset import fingerprint
 from edgekit_converters.data.lint import survey
 from edgekit_converters.data.open import open_dataset
 from edgekit_converters.recipe.conversion_errors import CalibrationError
@@ -159,10 +158,10 @@ def test_for_calibration_the_pictures_are_enough(tmp_path):
 
 def test_another_label_is_another_set(tmp_path):
     path = yolo(tmp_path)
-    before = fingerprint(open_dataset(path, contract()))
-    assert before == fingerprint(open_dataset(path, contract()))
+    before = open_dataset(path, contract()).fingerprint
+    assert before == open_dataset(path, contract()).fingerprint
     (tmp_path / "set" / "labels" / "val" / "a.txt").write_text("0 0.625 0.4 0.25 0.31\n")
-    assert fingerprint(open_dataset(path, contract())) != before
+    assert open_dataset(path, contract()).fingerprint != before
 
 
 @pytest.mark.parametrize(

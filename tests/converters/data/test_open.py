@@ -425,10 +425,10 @@ class TestFunction:
             "raised OSError: disk gone",
         ),
         "arguments": ("def give(folder):\n    yield 1\n", "raised TypeError"),
-        "no iterable": ("def give():\n    return 3\n", "gave an int, which is no set of examples"),
+        "no iterable": ("def give():\n    return 3\n", "gave a value of type int, which is no set of examples"),
         "a broken module": ("import nowhere_at_all\n", "raised ModuleNotFoundError: No module named 'nowhere_at_all'"),
         "another name": ("def gives():\n    yield 1\n", "has no function 'give'. Did you mean"),
-        "a constant": ("give = 3\n", "'give' is not a function, but an int"),
+        "a constant": ("give = 3\n", "'give' is not a function: its type is int"),
         "an exit": ("import sys\ndef give():\n    yield [1, 2, 3]\n    sys.exit(0)\n", "raised SystemExit: 0"),
         "an exit of the module": ("raise SystemExit\n", "raised SystemExit: no message"),
     }

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from linting import lint
 
-from edgekit_converters.data.dataset import fingerprint
 from edgekit_converters.data.open import open_dataset
 from edgekit_converters.data.recordings import loudest, read_wav
 from edgekit_converters.recipe.conversion_errors import CalibrationError
@@ -105,7 +104,7 @@ def test_a_folder_of_recordings_is_a_set_and_a_damaged_one_is_left_out(tmp_path:
     assert len(dataset) == 20
     first = next(iter(dataset))
     assert (first.inputs["x"].shape, first.inputs["x"].dtype) == ((1, 256), np.float32)
-    assert fingerprint(dataset) == fingerprint(open_dataset(tmp_path, contract(1, 256)))
+    assert dataset.fingerprint == open_dataset(tmp_path, contract(1, 256)).fingerprint
     found = {finding.code: finding for finding in lint(dataset, None, contract(1, 256))}
     assert found["unreadable"].level == "warning"
     assert "broken.wav" in found["unreadable"].what

@@ -9,7 +9,7 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit_converters.data.dataset import digest, fingerprint
+from edgekit_converters.data.dataset import digest
 from edgekit_converters.data.describe_contract import describe
 from edgekit_converters.data.recordings import pieces
 from edgekit_converters.data.sequences import open_sequences, random_sequences, split_sequences
@@ -154,7 +154,7 @@ def test_a_function_yields_sequences_of_any_length(tmp_path, contract, source, m
     assert opened.lengths == (3, 2, 4)
     assert [example.label for example in opened][-4:] == [0, 1, 2, 3]
     assert [example.step for example in opened.pick([2, 3, 8])] == [2, 0, 3]
-    assert fingerprint(opened) is None
+    assert opened.fingerprint is None
     with pytest.raises(CalibrationError, match=r"arrays of different lengths: x \[2, 3\], label \[3\]"):
         open_sequences("streams:broken", contract, source)
 
@@ -194,7 +194,7 @@ def test_made_up_sequences_are_the_same_each_time(contract, source):
 
 def test_the_fingerprint_follows_the_files_and_the_original(tmp_path, contract, source):
     path = saved(tmp_path, npy=stacked(2, 4))
-    before = fingerprint(open_sequences(path, contract, source))
-    assert before == fingerprint(open_sequences(path, contract, source))
+    before = open_sequences(path, contract, source).fingerprint
+    assert before == open_sequences(path, contract, source).fingerprint
     saved(tmp_path, npy=stacked(2, 4, seed=1))
-    assert before != fingerprint(open_sequences(path, contract, source))
+    assert before != open_sequences(path, contract, source).fingerprint

@@ -9,7 +9,7 @@ import pytest
 from linting import lint
 from PIL import Image
 
-from edgekit_converters.data.dataset import RandomDataset, digest, fingerprint, split
+from edgekit_converters.data.dataset import RandomDataset, digest, split
 from edgekit_converters.data.lint import survey
 from edgekit_converters.data.open import open_dataset
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
@@ -61,18 +61,18 @@ def test_items_of_a_part_are_counted_in_the_part(photos):
 
 
 def test_a_set_is_told_by_its_files_wherever_they_lie(photos, tmp_path):
-    first = fingerprint(photos())
+    first = photos().fingerprint
     shutil.copytree(tmp_path / "photos", tmp_path / "moved")
-    assert fingerprint(open_dataset(tmp_path / "moved", CONTRACT)) == first
+    assert open_dataset(tmp_path / "moved", CONTRACT).fingerprint == first
     (tmp_path / "moved" / "03.png").unlink()
-    assert fingerprint(open_dataset(tmp_path / "moved", CONTRACT)) != first
-    assert fingerprint(photos("05.png")) != first
+    assert open_dataset(tmp_path / "moved", CONTRACT).fingerprint != first
+    assert photos("05.png").fingerprint != first
 
 
 def test_parts_of_a_set_are_told_apart(photos):
     dataset = photos()
     kept, held_out = split(dataset)
-    assert len({fingerprint(part) for part in (dataset, kept, held_out)}) == 3
+    assert len({part.fingerprint for part in (dataset, kept, held_out)}) == 3
 
 
 def test_the_labels_are_part_of_what_tells_a_set(tmp_path):
@@ -80,7 +80,7 @@ def test_the_labels_are_part_of_what_tells_a_set(tmp_path):
     prints = []
     for y in ([0, 1, 0, 1], [1, 1, 0, 1]):
         np.savez(tmp_path / "set.npz", x=x, y=np.array(y))
-        prints.append(fingerprint(open_dataset(tmp_path / "set.npz", CONTRACT)))
+        prints.append(open_dataset(tmp_path / "set.npz", CONTRACT).fingerprint)
     assert None not in prints
     assert prints[0] != prints[1]
 

@@ -205,7 +205,7 @@ def test_a_function_of_ones_own_decides_and_says_which_way_is_better(measured):
         ("words", "own_metrics:words: gave 'good'. Return one finite number"),
         ("right", "has no function 'right'. Did you mean 'own_metrics:rights'"),
         ("leaves", r"own_metrics:leaves: raised SystemExit: 0 \("),
-        ("number", "'number' is not a function: it is 3. Name a function"),
+        ("number", "'number' is not a function: its type is int. Name a function"),
     ],
 )
 def test_a_function_that_fails_is_named_with_its_line(measured, name, message):

@@ -160,7 +160,7 @@ def test_a_state_that_its_caller_carries_is_named(nets) -> None:
         ("counter", "keeps a state inside: answering writes to its buffer 'seen'", "as an input"),
         ("branching", "cannot trace it", "branches"),
         ("number", "returns a int, not a torch.nn.Module", "Return the network"),
-        ("failing", "RuntimeError: no checkpoint (nets_of_a_person.py:", "Fix the function"),
+        ("failing", "nets_of_a_person.py, line ", "Mend the function"),
         ("missing", "has no function 'missing'", "colon"),
         ("damaged", "weights 'conv.weight' are damaged: 1 of 216 values are NaN", "checkpoint"),
     ],
@@ -174,7 +174,7 @@ def test_what_cannot_be_read_says_why(nets, name: str, says: str, do: str) -> No
 
 
 def test_a_module_that_is_not_there_is_named() -> None:
-    with pytest.raises(SourceError, match="no Python module is called 'nets_of_nobody'"):
+    with pytest.raises(SourceError, match="there is no module 'nets_of_nobody'"):
         load_source("nets_of_nobody:make")
 
 
