@@ -18,10 +18,11 @@ from edgekit.building.data import key
 from edgekit.building.making import RecipeResult, shown
 from edgekit_converters.data.dataset import Subset
 from edgekit_converters.data.statistics import SourceSamples
+from edgekit_converters.fidelity.causes import Cause
 from edgekit_converters.fidelity.explain import examine, explain
 from edgekit_converters.fidelity.layers import LayerError, LayerHistogram, layer_histograms, worst
 from edgekit_converters.formats.graph import open_graph
-from edgekit_converters.recipe.progress import Progress
+from edgekit_converters.recipe.progress import Progress, titled
 from edgekit_converters.recipe.store import cached_json
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.system.errors import EdgekitError
@@ -46,26 +47,13 @@ def evidence(made: RecipeResult, subject: BuildSubject, workspace: Workspace, pr
 
 
 @dataclass(frozen=True)
-class _LayerCause:
-    """A `Cause`, with evidence of any kind."""
-
-    layer: str
-    code: str
-    what: str
-    evidence: dict[str, Any]
-    remedy: str
-    loss_db: float
-    float_layers: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class _LayerEvidence:
     """set, items: what the layers were compared on. unexplained: why they were not, else ""."""
 
     set: str = ""
     items: int = 0
     layers: tuple[LayerError, ...] = ()
-    causes: tuple[_LayerCause, ...] = ()
+    causes: tuple[Cause, ...] = ()
     histograms: tuple[LayerHistogram, ...] = ()
     unexplained: str = ""
 
@@ -96,22 +84,18 @@ def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, pro
     artifact, form = made.artifact, made.recipe.format
     assert artifact is not None
 
-    def said(stage: str, done: int, total: int | None) -> None:
-        progress(f"{made.recipe.name} {stage}", done, total)
-
     try:
         steps = tuple(step for step in artifact.plan.steps if step == "equalise")
         original = workspace.ground(form, steps).graph if steps else workspace.graph(form)
         answer = open_graph(form, artifact.data)
         items, feeds = _items(subject, workspace, form)
         calibrated = workspace.ground(form, steps).statistics.ranges("minmax")
-        case = examine(original, answer, feeds, _SAMPLES, said, calibrated)
+        case = examine(original, answer, feeds, _SAMPLES, titled(progress, made.recipe.name), calibrated)
         errors, causes = case.errors, explain(case)
         histograms = layer_histograms(original, answer, feeds, worst(errors, _WORST), limit=_SAMPLES)
     except (EdgekitError, ValueError, KeyError, IndexError) as error:
         return _LayerEvidence(unexplained=str(error) or type(error).__name__)
-    described = tuple(_LayerCause(**vars(cause) | {"evidence": dict(cause.evidence)}) for cause in causes)
-    return _LayerEvidence(items, len(feeds), tuple(errors), described, tuple(histograms))
+    return _LayerEvidence(items, len(feeds), errors, causes, histograms)
 
 
 def _items(subject: BuildSubject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:

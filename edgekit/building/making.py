@@ -39,7 +39,7 @@ from edgekit_converters.fidelity.compare import compare as compare_outputs
 from edgekit_converters.fidelity.compare import compare_crossed, compare_parts
 from edgekit_converters.fidelity.odd_inputs import ODD_SAMPLES, odd_inputs
 from edgekit_converters.fidelity.reference import Reference
-from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, first_plan
+from edgekit_converters.fidelity.repair_bench import WorkspaceBench, first_plan
 from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.recipe.artifact import STATIC, Artifact, QuantizationPlan, Recipe
 from edgekit_converters.recipe.artifact import recipe as find_recipe
@@ -245,18 +245,21 @@ class Maker:
         except EdgekitError as error:
             return _failed(error, made.recipe)
 
-    def bench(self, format: str, chooser: BuildSubject | None = None) -> CheckedBench:  # noqa: A002
-        """Measures plans; one bench for each format, so that nothing is measured twice.
-
-        chooser: subject with the items that the search may use, None for the whole evaluation set."""
+    def bench(self, format: str) -> WorkspaceBench:  # noqa: A002
+        """Measures plans; one bench for each format, so that nothing is measured twice."""
         if format not in self._benches:
             subject = self.subject
             identity = (subject.source.sha256, subject.sets.calibration_digest, subject.evaluation_key)
-            checked, contract = partial(self._checked, chooser=None), subject.contract
             self._benches[format] = WorkspaceBench(
-                self.workspace, format, checked, store=subject.store, identity=identity, contract=contract
+                self.workspace, format, store=subject.store, identity=identity, contract=subject.contract
             )
-        return CheckedBench(self._benches[format], partial(self._checked, chooser=chooser))
+        return self._benches[format]
+
+    def loss(self, recipe: str, plan: QuantizationPlan, chooser: BuildSubject | None) -> float:
+        """What a plan loses on the items of `chooser`, None for the whole evaluation set.
+
+        Raises ConversionError."""
+        return self._checked(self.workspace.make(find_recipe(recipe), plan), chooser).loss
 
     def crossed(self, artifact: Artifact, judged: Sequence[tuple[Artifact, BuildSubject]]) -> Fidelity:
         """Cross-fitted fidelity: each fold is answered by an artifact that was chosen without it."""

@@ -33,6 +33,7 @@ from edgekit_converters.fidelity.repair import repair as search_repair
 from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.recipe.artifact import QuantizationPlan, Recipe, per_tensor, with_islands
 from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.progress import titled
 from edgekit_converters.recipe.store import get_json, put_json
 from edgekit_runtime.system.errors import EdgekitError
 from edgekit_runtime.system.strict_json import from_json, to_json
@@ -246,25 +247,23 @@ def _searched(maker: Maker, made: RecipeResult, max_drop: float, budget_s: float
     assert artifact is not None
     assert made.fidelity is not None
 
-    def report_progress(stage: str, done: int, total: int | None) -> None:
-        maker.workers.progress(f"{made.recipe.name} {stage}", done, total)
-
+    progress = titled(maker.workers.progress, made.recipe.name)
     missed, spent = made.fidelity.loss, processor_seconds()
 
-    def search(chooser: BuildSubject | None, seconds: float) -> Repair[Fidelity]:
-        bench = maker.bench(made.recipe.format, chooser)
+    def search(chooser: BuildSubject | None, seconds: float) -> Repair:
+        check = partial(maker.loss, chooser=chooser)
         target = RepairTarget(max_drop, mixed=with_islands(made.recipe).name, budget_s=seconds)
-        checked = bench.check(made.recipe.name, artifact.plan)
         # it misses the limit on all items, whatever it does on these
-        start = RepairStart(made.recipe.name, artifact.plan, replace(checked, drop=max(checked.drop, missed)))
-        return search_repair(bench, start, target, report_progress)
+        drop = max(check(made.recipe.name, artifact.plan), missed)
+        start = RepairStart(made.recipe.name, artifact.plan, drop)
+        return search_repair(maker.bench(made.recipe.format), check, start, target, progress)
 
     subject = maker.subject
     halves = None if subject.folds else subject.halves
     try:
         # The other searches reuse the noise that the first one measured.
         found = search(halves[0] if halves else None, budget_s / 2 if subject.folds else budget_s)
-        crossed = list[Repair[Fidelity]]()
+        crossed = list[Repair]()
         for place, chooser in enumerate(subject.choosers):
             crossed.append(search(chooser, max(0.0, budget_s - spent()) / (len(subject.choosers) - place)))
         return _story(made, found) | {
@@ -280,13 +279,13 @@ def _searched(maker: Maker, made: RecipeResult, max_drop: float, budget_s: float
         }  # fmt: skip
 
 
-def _story(made: RecipeResult, found: Repair[Fidelity]) -> dict[str, Any]:
+def _story(made: RecipeResult, found: Repair) -> dict[str, Any]:
     return {
         "of": made.recipe.name,
         "recipe": found.recipe,
         "plan": to_json(found.plan),
         "met": found.met,
-        "drop": found.checked.drop,
+        "drop": found.drop,
         "why": found.why,
         "what": found.what,
         "cut_short": found.cut_short,

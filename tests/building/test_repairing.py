@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
@@ -19,7 +18,6 @@ from edgekit.building.repairing import Search, failed_repairs, with_islands_besi
 from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.data.dataset import FEWEST_APART, RandomDataset
 from edgekit_converters.fidelity.reference import Reference
-from edgekit_converters.fidelity.repair import HeldOutCheck
 from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.fidelity.sensitivity import Unit
 from edgekit_converters.recipe.artifact import STATIC, Artifact, QuantizationPlan, recipe
@@ -142,10 +140,8 @@ class Lucky:
         """How many plans were compared, but for the one that it starts from."""
         return sum(plan != STATIC for plan in self.counts)
 
-    def bench(self, format, chooser=None):
-        bench = copy(self)
-        bench.chooser = chooser or self.subject
-        return bench
+    def bench(self, format):
+        return self
 
     def noise(self, recipe, plan):
         return 0.01
@@ -156,12 +152,11 @@ class Lucky:
     def blamed(self, recipe, plan):
         return []
 
-    def check(self, recipe, plan):
+    def loss(self, recipe: str, plan: QuantizationPlan, chooser: BuildSubject | None) -> float:
         self.counts.append(plan)
-        found = self.loss(recipe, plan, self.chooser)
-        return HeldOutCheck(found, found)
+        return self.lost_by(recipe, plan, chooser or self.subject)
 
-    def loss(self, recipe: str, plan: QuantizationPlan, subject: BuildSubject) -> float:
+    def lost_by(self, recipe: str, plan: QuantizationPlan, subject: BuildSubject) -> float:
         return self.lost(recipe, plan, subject.reference.digests)
 
     def lost(self, recipe, plan, names) -> float:
@@ -171,13 +166,13 @@ class Lucky:
         return float(np.mean([xxhash.xxh3_64_intdigest(f"{text} {name}".encode()) / 2**64 < LOST for name in names]))
 
     def make(self, recipe, plan, judge=None):
-        found = self.loss(recipe.name, plan, judge or self.subject)
+        found = self.lost_by(recipe.name, plan, judge or self.subject)
         items = len((judge or self.subject).reference)
         fidelity = replace(made(recipe.name, found).fidelity, items=items)
         return RecipeResult(recipe, self.workspace.make(recipe, plan), fidelity, None, judge=judge)
 
     def crossed(self, artifact, judged):
-        lost = [self.loss(other.recipe.name, other.plan, fold) * len(fold.reference) for other, fold in judged]
+        lost = [self.lost_by(other.recipe.name, other.plan, fold) * len(fold.reference) for other, fold in judged]
         items = len(self.subject.reference)
         return replace(made("tflite-int8", sum(lost) / items).fidelity, items=items)
 
@@ -296,8 +291,8 @@ def test_a_search_that_found_nothing_is_not_made_again(tmp_path: Path):
 
 def test_a_search_that_was_cut_short_goes_on_where_there_is_more_time(tmp_path: Path):
     class Slow(Lucky):
-        def check(self, recipe, plan):
-            found = super().check(recipe, plan)
+        def loss(self, recipe, plan, chooser):
+            found = super().loss(recipe, plan, chooser)
             if plan != STATIC:
                 raise TimeIsOverError
             return found

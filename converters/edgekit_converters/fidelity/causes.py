@@ -27,8 +27,6 @@ FALL_DB = 3.0
 HALF_DB = 3.0
 """Half of the noise."""
 
-Figure = float | int | str | list[str]
-
 
 @dataclass(frozen=True)
 class Cause:
@@ -44,7 +42,7 @@ class Cause:
     layer: str
     code: str
     what: str
-    evidence: Mapping[str, Figure]
+    evidence: dict[str, Any]
     remedy: str
     loss_db: float = 0.0
     float_layers: tuple[str, ...] = ()

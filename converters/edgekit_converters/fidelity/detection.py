@@ -13,7 +13,7 @@ Without labels the original's boxes, after the contract's decoding, threshold an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.data.dataset import Label
-from edgekit_converters.fidelity.intervals import resampled_interval, share_interval
+from edgekit_converters.fidelity.intervals import resampled_interval, resampled_score, share_interval
 from edgekit_converters.fidelity.result import Decisions, Score
 from edgekit_converters.recipe.conversion_errors import MetricError
 from edgekit_runtime.contract.detect import candidates
@@ -126,12 +126,8 @@ class MeanAveragePrecision:
     def compare(
         self, original: Sequence[dict[int, _ClassMatches]], artifact: Sequence[dict[int, _ClassMatches]]
     ) -> Score:
-        def drop(at: NDArray[np.int64]) -> float:
-            return _precision([original[i] for i in at]) - _precision([artifact[i] for i in at])
-
-        before, after = _precision(original), _precision(artifact)
-        interval = resampled_interval(drop, len(original), _RESAMPLES)
-        return Score(self.name, before, after, before - after, interval)
+        before, after = (np.array(items, object) for items in (original, artifact))
+        return resampled_score(self.name, _precision, before, after, _RESAMPLES)
 
 
 class DecisionCount:
@@ -255,7 +251,7 @@ def _taken(overlaps: NDArray[np.float64], threshold: float) -> list[int | None]:
     return taken
 
 
-def _precision(images: Sequence[dict[int, _ClassMatches]]) -> float:
+def _precision(images: Iterable[dict[int, _ClassMatches]]) -> float:
     classes: dict[int, list[_ClassMatches]] = {}
     for image in images:
         for kind, matched in image.items():

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.data.output_kinds import SUM_TO_ONE, Kind, channel_axis, part_of
-from edgekit_converters.fidelity.result import FewLevels, OutputDrift, Share
+from edgekit_converters.fidelity.result import FewLevels, OutputDrift, Score, Share
 from edgekit_converters.formats.graph import FEW_LEVELS
 
 Z95 = 1.959963984540054
@@ -95,6 +95,19 @@ def resampled_interval(statistic: Callable[[NDArray[np.int64]], float], items: i
         return math.nan, math.nan
     low, high = np.percentile(values, (2.5, 97.5))
     return float(low), float(high)
+
+
+def resampled_score(
+    name: str, measure: Callable[[NDArray[Any]], float], before: NDArray[Any], after: NDArray[Any], resamples: int
+) -> Score:
+    """Score a metric of which more is better, with an interval.
+
+    before, after: what was kept of the same items of both models.
+    """
+    original, artifact = measure(before), measure(after)
+    low, high = resampled_interval(lambda at: measure(before[at]) - measure(after[at]), len(before), resamples)
+    drop = original - artifact
+    return Score(name, original, artifact, drop, (drop, drop) if math.isnan(low) else (low, high))
 
 
 def _student(degrees: int) -> float:
@@ -312,39 +325,6 @@ class _Output:
             losses.append(once.losses[found.measure])
         low, high = np.percentile(losses, (2.5, 97.5))
         return float(low), float(high)
-
-
-@dataclass
-class Accuracy:
-    """Right answers of two classifiers on the same items, as counts."""
-
-    items: int = 0
-    both: int = 0
-    lost: int = 0
-    gained: int = 0
-
-    def add(self, original_right: bool, artifact_right: bool) -> None:
-        self.items += 1
-        self.both += original_right and artifact_right
-        self.lost += original_right and not artifact_right
-        self.gained += artifact_right and not original_right
-
-    @property
-    def original(self) -> float:
-        return (self.both + self.lost) / self.items
-
-    @property
-    def artifact(self) -> float:
-        return (self.both + self.gained) / self.items
-
-    @property
-    def drop(self) -> float:
-        """original - artifact from the counts: 18/20 - 17/20 is 1/20, the nearest float to 0.05."""
-        return (self.lost - self.gained) / self.items
-
-    @property
-    def ci95(self) -> tuple[float, float]:
-        return paired_interval(self.lost, self.gained, self.items)
 
 
 def cosine(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:

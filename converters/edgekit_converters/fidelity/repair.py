@@ -1,6 +1,6 @@
 """Search for the plan nearest to full INT8 that keeps a limit on the drop.
 
-    found = repair(bench, RepairStart("tflite-int8", plan, checked), RepairTarget(0.01, mixed="tflite-int8-mixed"))
+    found = repair(bench, check, RepairStart("tflite-int8", plan, 0.03), RepairTarget(0.01, "tflite-int8-mixed"))
     found.met, found.plan.float_layers, found.why
 
 Rules:
@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, merge_units, stretches
 from edgekit_converters.recipe.artifact import QuantizationPlan, RangeMethod, Step
@@ -53,19 +53,14 @@ HARDLY = 0.8
 SLACK = 1e-9
 """Rounding error of a difference of two fractions that equals the limit."""
 
-T = TypeVar("T")
+Check = Callable[[str, QuantizationPlan], float]
+"""(recipe, plan) -> the drop that the limit applies to, on the items that a search may choose by."""
 
 
-@dataclass(frozen=True)
-class HeldOutCheck(Generic[T]):
-    """drop: what the limit applies to, on the items that a search may choose by."""
+class RepairBench(Protocol):
+    """What a search measures with.
 
-    drop: float
-    fidelity: T
-
-
-class RepairBench(Protocol[T]):
-    """What a search measures with; any method may raise ConversionError or EngineError.
+    Any method, as a Check, may raise ConversionError or EngineError.
 
     units: in the order of execution.
     """
@@ -81,22 +76,18 @@ class RepairBench(Protocol[T]):
         """The same with that unit alone in int8."""
         ...
 
-    def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[T]:
-        """Compare with the original on the items that the search may choose by."""
-        ...
-
     def blamed(self, recipe: str, plan: QuantizationPlan) -> Sequence[frozenset[str]]:
         """Sets of layers that remove a cause of the damage when in float, worst cause first."""
         ...
 
 
 @dataclass(frozen=True)
-class RepairStart(Generic[T]):
+class RepairStart:
     """The artifact that misses the limit."""
 
     recipe: str
     plan: QuantizationPlan
-    checked: HeldOutCheck[T]
+    drop: float
 
 
 @dataclass(frozen=True)
@@ -130,7 +121,7 @@ class RepairAttempt:
 
 
 @dataclass(frozen=True)
-class Repair(Generic[T]):
+class Repair:
     """The best plan that was found, or the start if nothing was better.
 
     what: the plan in words.
@@ -140,7 +131,7 @@ class Repair(Generic[T]):
 
     recipe: str
     plan: QuantizationPlan
-    checked: HeldOutCheck[T]
+    drop: float
     tried: tuple[RepairAttempt, ...]
     met: bool
     why: str
@@ -149,17 +140,18 @@ class Repair(Generic[T]):
 
 
 def repair(
-    bench: RepairBench[T],
-    start: RepairStart[T],
+    bench: RepairBench,
+    check: Check,
+    start: RepairStart,
     target: RepairTarget,
     progress: Progress = silent,
     clock: Callable[[], float] | None = None,
-) -> Repair[T]:
+) -> Repair:
     """Search until the limit holds, the time is over or there is nothing left to try.
 
     clock: seconds, monotonic; None for this thread's `processor_seconds`.
     """
-    search = _Search(bench, start, target, progress, clock or processor_seconds())
+    search = _Search(bench, check, start, target, progress, clock or processor_seconds())
     try:
         with time_limit(search.in_time):
             search.run()
@@ -176,9 +168,10 @@ def processor_seconds() -> Callable[[], float]:
 
 
 @dataclass
-class _Search(Generic[T]):
-    bench: RepairBench[T]
-    start: RepairStart[T]
+class _Search:
+    bench: RepairBench
+    check: Check
+    start: RepairStart
     target: RepairTarget
     progress: Progress
     clock: Callable[[], float]
@@ -188,9 +181,9 @@ class _Search(Generic[T]):
         self._begun = self.clock()
         self._cut_short = False
         self._plan = self.start.plan
-        self._best = (self.start.recipe, self.start.plan, self.start.checked)
+        self._best = (self.start.recipe, self.start.plan, self.start.drop)
         self._loud = list[QuantizationPlan]()
-        self._drops = {self.start.plan: self.start.checked.drop}
+        self._drops = {self.start.plan: self.start.drop}
 
     def run(self) -> None:
         def other_ranges() -> None:
@@ -230,14 +223,14 @@ class _Search(Generic[T]):
         if self.target.budget_s is not None and self.clock() - self._begun >= self.target.budget_s:
             raise TimeIsOverError
 
-    def result(self, over: bool) -> Repair[T]:
-        recipe, plan, checked = self._best
+    def result(self, over: bool) -> Repair:
+        recipe, plan, drop = self._best
         what, cut_short = self._what(recipe, plan), over or self._cut_short
-        return Repair(recipe, plan, checked, tuple(self.tried), self._met, self._why(over), what, cut_short)
+        return Repair(recipe, plan, drop, tuple(self.tried), self._met, self._why(over), what, cut_short)
 
     @property
     def _met(self) -> bool:
-        return self._best[2].drop <= self.target.max_drop + SLACK
+        return self._best[2] <= self.target.max_drop + SLACK
 
     # --- remedies
 
@@ -403,16 +396,16 @@ class _Search(Generic[T]):
     def _check(self, remedy: str, recipe: str, plan: QuantizationPlan) -> bool:
         self._tick(remedy)
         try:
-            checked = self.bench.check(recipe, plan)
+            drop = self.check(recipe, plan)
         except (ConversionError, EngineError) as error:
             self._remember(remedy, recipe, plan, failed=error.what)
             return False
-        self._remember(remedy, recipe, plan, drop=checked.drop)
-        self._drops[plan] = checked.drop
-        met = checked.drop <= self.target.max_drop + SLACK
+        self._remember(remedy, recipe, plan, drop=drop)
+        self._drops[plan] = drop
+        met = drop <= self.target.max_drop + SLACK
         cheaper = self._cost(plan) < self._cost(self._best[1])
-        if (met and (cheaper or not self._met)) or (not self._met and checked.drop < self._best[2].drop - SLACK):
-            self._best = (recipe, plan, checked)
+        if (met and (cheaper or not self._met)) or (not self._met and drop < self._best[2] - SLACK):
+            self._best = (recipe, plan, drop)
         return met
 
     def _cost(self, plan: QuantizationPlan) -> float:
@@ -438,21 +431,21 @@ class _Search(Generic[T]):
     # --- words
 
     def _why(self, over: bool) -> str:
-        recipe, plan, checked = self._best
+        recipe, plan, drop = self._best
         limit = f"the limit of {percent(self.target.max_drop)}"
         what = self._what(recipe, plan)
         if self._met:
-            return f"{what} keeps {limit}: the drop is {percent(checked.drop)}"
+            return f"{what} keeps {limit}: the drop is {percent(drop)}"
         if over and all(attempt.drop is None for attempt in self.tried):
             done = "was compared" if self.tried else "was measured"
             return (
-                f"{limit} is not kept: the drop is {percent(checked.drop, self.target.max_drop)}, and the time was "
+                f"{limit} is not kept: the drop is {percent(drop, self.target.max_drop)}, and the time was "
                 f"over before anything else {done}"
             )
         end = "the time was over" if over or self._cut_short else "nothing else is left to try"
         changed = plan != self.start.plan or recipe != self.start.recipe
         best = f"the best found is {what}" if changed else "nothing was better than the start"
-        return f"{limit} is not kept: {best}, with a drop of {percent(checked.drop, self.target.max_drop)}, and {end}"
+        return f"{limit} is not kept: {best}, with a drop of {percent(drop, self.target.max_drop)}, and {end}"
 
     def _what(self, recipe: str, plan: QuantizationPlan) -> str:
         units = [unit for unit in self.bench.units if unit.layers <= plan.float_layers]

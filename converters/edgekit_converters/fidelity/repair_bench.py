@@ -1,7 +1,7 @@
 """Measure plans for `repair`, and find the plan that it starts from.
 
-    bench = WorkspaceBench(workspace, "tflite", lambda artifact: compare(answers, artifact, evaluation))
-    found = repair(bench, RepairStart(...), RepairTarget(max_drop=0.05, ...))
+    bench = WorkspaceBench(workspace, "tflite")
+    found = repair(bench, check, RepairStart(...), RepairTarget(max_drop=0.05, ...))
 
 Rules:
 - noise is measured on samples spread over the calibration set, by the engine that boards run; a detector's is that of
@@ -15,11 +15,11 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,10 @@ from numpy.typing import NDArray
 from edgekit_converters.data.output_kinds import OFFSET, apart
 from edgekit_converters.fidelity.detection import decision_noise
 from edgekit_converters.fidelity.explain import examine, explain
-from edgekit_converters.fidelity.repair import BETTER, HeldOutCheck, RepairBench
-from edgekit_converters.fidelity.result import Fidelity
+from edgekit_converters.fidelity.repair import BETTER, RepairBench
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
 from edgekit_converters.formats.graph import open_graph
-from edgekit_converters.recipe.artifact import STATIC, Artifact, QuantizationPlan, RangeMethod, Recipe
+from edgekit_converters.recipe.artifact import STATIC, QuantizationPlan, RangeMethod, Recipe
 from edgekit_converters.recipe.artifact import recipe as named
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_converters.recipe.progress import tick
@@ -54,8 +53,7 @@ Outputs = Sequence[NDArray[Any]]
 
 
 class WorkspaceBench:
-    """check: compares an artifact with the original on the evaluation set.
-    identity: the samples and model that cached numbers follow from.
+    """identity: the samples and model that cached numbers follow from.
     contract: a detector's.
     """
 
@@ -63,14 +61,13 @@ class WorkspaceBench:
         self,
         workspace: Workspace,
         format: str,  # noqa: A002
-        check: Callable[[Artifact], Fidelity],
         *,
         store: StageStore = NO_STORE,
         identity: Sequence[str] = (),
         contract: Contract | None = None,
     ) -> None:
         self._contract = contract if contract is not None and contract.detection is not None else None
-        self._workspace, self._format, self._check = workspace, format, check
+        self._workspace, self._format = workspace, format
         self._store, self._identity = store, tuple(identity)
         self._seen: dict[str, float] = {}
         self._causes: dict[str, list[frozenset[str]]] = {}
@@ -88,15 +85,6 @@ class WorkspaceBench:
         others = frozenset().union(*(other.layers for other in self.units)) - unit.layers
         alone = QuantizationPlan(plan.ranges, plan.fixed_ranges, others, plan.steps)
         return self._measure_or_load(recipe, alone, ALONE)
-
-    def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[Fidelity]:
-        return self.checked(recipe, plan, self._check)
-
-    def checked(
-        self, recipe: str, plan: QuantizationPlan, check: Callable[[Artifact], Fidelity]
-    ) -> HeldOutCheck[Fidelity]:
-        fidelity = check(self._workspace.make(named(recipe), plan))
-        return HeldOutCheck(fidelity.loss, fidelity)
 
     def blamed(self, recipe: str, plan: QuantizationPlan) -> list[frozenset[str]]:
         name = key("blamed", recipe, to_json(plan), BLAMED, *self._identity)
@@ -169,30 +157,6 @@ class WorkspaceBench:
             return found
 
 
-@dataclass(frozen=True)
-class CheckedBench:
-    """A bench with another check, which shares what the first has measured."""
-
-    bench: WorkspaceBench
-    checker: Callable[[Artifact], Fidelity]
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        return self.bench.units
-
-    def noise(self, recipe: str, plan: QuantizationPlan) -> float:
-        return self.bench.noise(recipe, plan)
-
-    def noise_alone(self, recipe: str, plan: QuantizationPlan, unit: Unit) -> float:
-        return self.bench.noise_alone(recipe, plan, unit)
-
-    def blamed(self, recipe: str, plan: QuantizationPlan) -> list[frozenset[str]]:
-        return self.bench.blamed(recipe, plan)
-
-    def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[Fidelity]:
-        return self.bench.checked(recipe, plan, self.checker)
-
-
 def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:
     """Noise power over signal power, the mean over samples and outputs; infinite if not finite.
 
@@ -244,12 +208,11 @@ def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
     return np.asarray(squares.sum(axis=tuple(axis for axis in range(len(shape)) if axis != channels)))
 
 
-T = TypeVar("T")
 _MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", 1.0), ("percentile", 0.5), ("entropy", 0.5))
 """A method is taken if its noise is below this share of the best so far."""
 
 
-def first_plan(bench: RepairBench[T], recipe: Recipe) -> QuantizationPlan:
+def first_plan(bench: RepairBench, recipe: Recipe) -> QuantizationPlan:
     """The plan of least noise, by `_MARGINS`: each range method, then the best without steps.
 
     Recipes without calibration get an empty plan.
@@ -266,7 +229,7 @@ def first_plan(bench: RepairBench[T], recipe: Recipe) -> QuantizationPlan:
     return as_they_are if _noise(bench, recipe, as_they_are) < least * BETTER else best
 
 
-def _noise(bench: RepairBench[T], recipe: Recipe, plan: QuantizationPlan) -> float:
+def _noise(bench: RepairBench, recipe: Recipe, plan: QuantizationPlan) -> float:
     try:
         noise = bench.noise(recipe.name, plan)
     except (ConversionError, EngineError):

@@ -26,6 +26,11 @@ def silent(stage: str, done: int, total: int | None) -> None:
     """Report nothing."""
 
 
+def titled(progress: Progress, title: str) -> Progress:
+    """Put a title before each stage's name, for parts of a work that run at once."""
+    return lambda stage, done, total: progress(f"{title} {stage}", done, total)
+
+
 class TimeIsOverError(BaseException):
     """The time limit has passed; only the code that set the limit catches this."""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.fidelity.repair import MOST, HeldOutCheck, Repair, RepairStart, RepairTarget, repair
+from edgekit_converters.fidelity.repair import MOST, Repair, RepairStart, RepairTarget, repair
 from edgekit_converters.fidelity.sensitivity import Unit
 from edgekit_converters.recipe.artifact import STATIC, QuantizationPlan
 from edgekit_converters.recipe.conversion_errors import ConversionError
@@ -55,19 +55,18 @@ class Known:
         others = frozenset(one.name for one in self.units) - unit.layers
         return self.noise(recipe, replace(plan, float_layers=others)) + 0.0001
 
-    def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[str]:
+    def check(self, recipe: str, plan: QuantizationPlan) -> float:
         self.checked.append((recipe, plan))
-        drop = self.noise(recipe, plan) * self.decided.get(plan.ranges, 1.0)
-        return HeldOutCheck(drop, f"{recipe} {len(plan.float_layers)}")
+        return self.noise(recipe, plan) * self.decided.get(plan.ranges, 1.0)
 
     def blamed(self, recipe: str, plan: QuantizationPlan) -> list[frozenset[str]]:
         return [frozenset({name}) for name in self.names]
 
 
-def repaired(known: Known, max_drop: float, budget_s: float | None = None) -> Repair[str]:
-    start = RepairStart(INT8, STATIC, HeldOutCheck(known.noise(INT8, STATIC), "start"))
+def repaired(known: Known, max_drop: float, budget_s: float | None = None) -> Repair:
+    start = RepairStart(INT8, STATIC, known.noise(INT8, STATIC))
     known.now = 0.0
-    return repair(known, start, RepairTarget(max_drop, MIXED, budget_s), clock=known.clock)
+    return repair(known, known.check, start, RepairTarget(max_drop, MIXED, budget_s), clock=known.clock)
 
 
 def test_a_range_method_that_is_enough_leaves_every_layer_in_int8():
@@ -159,8 +158,8 @@ def test_the_time_of_a_busy_machine_is_not_the_searchs():
             return super().noise(recipe, plan)
 
     known = Busy([0.001] * 3 + [0.5])
-    start = RepairStart(INT8, STATIC, HeldOutCheck(0.503, "start"))
-    found = repair(known, start, RepairTarget(0.03, MIXED, 0.3))
+    start = RepairStart(INT8, STATIC, 0.503)
+    found = repair(known, known.check, start, RepairTarget(0.03, MIXED, 0.3))
     assert (found.met, found.plan.float_layers) == (True, {"u3"})
 
 
@@ -172,8 +171,9 @@ def test_a_search_that_waits_for_ever_ends_all_the_same():
                 time.sleep(0.01)
                 tick()
 
-    start = RepairStart(INT8, STATIC, HeldOutCheck(0.5, "start"))
-    found = repair(Blocked([0.5]), start, RepairTarget(0.03, MIXED, 0.03))
+    start = RepairStart(INT8, STATIC, 0.5)
+    known = Blocked([0.5])
+    found = repair(known, known.check, start, RepairTarget(0.03, MIXED, 0.03))
     assert found.cut_short
 
 
@@ -244,7 +244,7 @@ def test_of_what_multiplies_nothing_no_more_goes_to_float_than_is_needed():
 
 def test_nothing_that_helps_gives_back_the_start():
     found = repaired(Known([0.5, 0.5], failing=frozenset({MIXED})), 0.01)
-    assert (found.met, found.recipe, found.plan, found.checked.fidelity) == (False, INT8, STATIC, "start")
+    assert (found.met, found.recipe, found.plan) == (False, INT8, STATIC)
     assert "nothing was better than the start" in found.why
 
 
@@ -278,10 +278,10 @@ def test_at_any_time_the_answer_is_the_best_that_was_checked(noises, max_drop, b
     start = known.noise(INT8, STATIC)
     found = repaired(known, max_drop, budget_s)
     assert known.now <= budget_s + 2 * seconds
-    assert found.checked.drop <= start + 1e-9
-    assert found.met == (found.checked.drop <= max_drop + 1e-9)
+    assert found.drop <= start + 1e-9
+    assert found.met == (found.drop <= max_drop + 1e-9)
     drops = [attempt.drop for attempt in found.tried if attempt.drop is not None]
-    assert found.met or found.checked.drop <= min([start, *drops]) + 1e-8
+    assert found.met or found.drop <= min([start, *drops]) + 1e-8
 
 
 def test_time_that_is_over_is_said():
@@ -293,8 +293,8 @@ def test_time_that_is_over_is_said():
 def test_progress_counts_seconds_against_the_budget():
     seen: list[tuple[str, int, int | None]] = []
     known = Known([0.1] * 4)
-    start = RepairStart(INT8, STATIC, HeldOutCheck(0.4, "start"))
-    repair(known, start, RepairTarget(0.01, MIXED, 60), lambda *told: seen.append(told), known.clock)
+    start = RepairStart(INT8, STATIC, 0.4)
+    repair(known, known.check, start, RepairTarget(0.01, MIXED, 60), lambda *told: seen.append(told), known.clock)
     spent = [done for stage, done, total in seen if total == 60]
     assert spent == sorted(spent)
     assert seen[0][0].startswith("repair: ")
@@ -322,7 +322,8 @@ def test_a_measurement_is_not_finished_when_the_time_is_over():
     known = Slow([0.1, 0.1])
     found = repair(
         known,
-        RepairStart(INT8, STATIC, HeldOutCheck(0.2, "start")),
+        known.check,
+        RepairStart(INT8, STATIC, 0.2),
         RepairTarget(0.01, MIXED, 20.0),
         clock=lambda: known.now,
     )
@@ -336,7 +337,8 @@ def test_a_search_that_was_cut_short_before_a_comparison_does_not_say_that_nothi
     known = Slow([0.1, 0.1])
     found = repair(
         known,
-        RepairStart(INT8, STATIC, HeldOutCheck(0.2, "start")),
+        known.check,
+        RepairStart(INT8, STATIC, 0.2),
         RepairTarget(0.01, MIXED, 130.0),
         clock=lambda: known.now,
     )
@@ -369,8 +371,8 @@ def test_products_alone_take_the_ranges_that_are_quietest_there():
 def test_a_person_sees_that_layers_are_measured_and_what_is_tried():
     seen: list[tuple[str, int, int | None]] = []
     known = Known([0.001] * 7 + [0.5] + [0.001] * 12)
-    start = RepairStart(INT8, STATIC, HeldOutCheck(0.52, "start"))
-    repair(known, start, RepairTarget(0.03, MIXED, 600), lambda *told: seen.append(told), known.clock)
+    start = RepairStart(INT8, STATIC, 0.52)
+    repair(known, known.check, start, RepairTarget(0.03, MIXED, 600), lambda *told: seen.append(told), known.clock)
     measured = [(done, total) for stage, done, total in seen if stage == "measuring how sensitive layers are"]
     assert measured[0][0] == 0
     assert all(done < total for done, total in measured)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from edgekit_converters.fidelity.repair import RepairStart, RepairTarget, repair
-from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, output_noise
-from edgekit_converters.fidelity.result import Fidelity
+from edgekit_converters.fidelity.repair_bench import WorkspaceBench, output_noise
 from edgekit_converters.formats.graph import open_graph
-from edgekit_converters.recipe.artifact import STATIC, Artifact, recipe
+from edgekit_converters.recipe.artifact import STATIC, QuantizationPlan, recipe
 from edgekit_converters.recipe.store import DiskStore
 from edgekit_converters.sources.load import load
 from edgekit_converters.targets.equalise import as_matrix
@@ -29,12 +28,6 @@ class NoWorkspace(Workspace):
         raise AssertionError("measured a second time")
 
 
-def fidelity_of(artifact: Artifact) -> Fidelity:
-    """Made up, for a search that is watched: the share of the work in int8 is what is lost."""
-    macs = artifact.quantized_macs
-    return Fidelity(10, None, None, None, None, None, 1 - macs, 1.0, None, macs, artifact.quantized_weights, "none")
-
-
 @pytest.fixture(scope="module")
 def workspace(digits_model) -> Workspace:
     images = np.load(digits_model.calibration)["x"][:64]
@@ -43,7 +36,7 @@ def workspace(digits_model) -> Workspace:
 
 @pytest.fixture(params=["tflite", "onnx"])
 def bench(request, workspace, tmp_path) -> WorkspaceBench:
-    return WorkspaceBench(workspace, request.param, fidelity_of, store=DiskStore(tmp_path), identity=("digits",))
+    return WorkspaceBench(workspace, request.param, store=DiskStore(tmp_path), identity=("digits",))
 
 
 def test_the_quantizer_finds_the_very_integers_of_the_rounded_weights(bench, workspace):
@@ -84,31 +77,22 @@ def test_what_was_measured_once_is_not_measured_again(bench, workspace, tmp_path
     first = bench.noise_alone(f"{name}-mixed", STATIC, bench.units[0])
     again = NoWorkspace(workspace.source, workspace._samples)
     again._models, again._grounds = workspace._models, workspace._grounds
-    second = WorkspaceBench(again, bench._format, fidelity_of, store=DiskStore(tmp_path), identity=("digits",))
+    second = WorkspaceBench(again, bench._format, store=DiskStore(tmp_path), identity=("digits",))
     assert second.noise_alone(f"{name}-mixed", STATIC, second.units[0]) == first
 
 
-def test_benches_with_checks_of_their_own_measure_noise_once_for_all(bench, monkeypatch):
-    def quarter(artifact: Artifact) -> Fidelity:
-        return replace(fidelity_of(artifact), agreement=0.25)
-
-    one, other = CheckedBench(bench, fidelity_of), CheckedBench(bench, quarter)
+def test_layers_go_to_float_until_the_limit_holds(bench, workspace):
     name = RECIPES[bench._format]
-    first, blamed = one.noise(name, STATIC), one.blamed(name, STATIC)
-    monkeypatch.setattr(bench._workspace, "feeds", None)
-    monkeypatch.setattr(bench, "_explained", None)
-    assert (other.noise(name, STATIC), other.blamed(name, STATIC)) == (first, blamed)
-    other.noise(f"{name}-mixed", replace(STATIC, float_layers=bench.units[0].layers))
-    assert (one.check(name, STATIC).drop, other.check(name, STATIC).drop) == (bench.check(name, STATIC).drop, 0.75)
 
+    def work_in_int8(recipe_name: str, plan: QuantizationPlan) -> float:
+        """Made up, for a search that is watched: the share of the work in int8 is what is lost."""
+        return workspace.make(recipe(recipe_name), plan).quantized_macs
 
-def test_layers_go_to_float_until_the_limit_holds(bench):
-    name = RECIPES[bench._format]
-    start = bench.check(name, STATIC)
-    found = repair(bench, RepairStart(name, STATIC, start), RepairTarget(0.8, f"{name}-mixed", budget_s=60.0))
+    start = RepairStart(name, STATIC, work_in_int8(name, STATIC))
+    found = repair(bench, work_in_int8, start, RepairTarget(0.8, f"{name}-mixed", budget_s=60.0))
     assert found.met
     assert found.recipe == f"{name}-mixed"
-    assert found.checked.fidelity.quantized_macs <= 0.8
+    assert found.drop <= 0.8
     assert found.plan.float_layers
 
 

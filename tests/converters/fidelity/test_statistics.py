@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from edgekit_converters.data.output_kinds import Kind
-from edgekit_converters.fidelity.intervals import FLOOR_DB, Accuracy, DriftMeter, best_class, cosine
+from edgekit_converters.fidelity.intervals import FLOOR_DB, DriftMeter, best_class, cosine
+from edgekit_converters.fidelity.metrics import TopK
 
 VECTORS = arrays(np.float64, 6, elements=st.floats(-1e3, 1e3, allow_subnormal=False))
 
@@ -135,10 +136,9 @@ def test_cosine_is_the_mean_over_items_of_the_mean_over_outputs():
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
 def test_accuracy_agrees_with_counting_by_hand(pairs):
-    found = Accuracy()
-    for pair in pairs:
-        found.add(*pair)
-    original, artifact = (sum(column) for column in zip(*pairs, strict=True))
+    before, after = zip(*pairs, strict=True)
+    found = TopK("scores").compare(before, after)
+    original, artifact = sum(before), sum(after)
     assert found.original == original / len(pairs)
     assert found.artifact == artifact / len(pairs)
     assert found.drop == (original - artifact) / len(pairs)
@@ -147,9 +147,7 @@ def test_accuracy_agrees_with_counting_by_hand(pairs):
 
 
 def test_one_item_of_twenty_is_exactly_five_points():
-    found = Accuracy()
-    for index in range(20):
-        found.add(index < 18, index < 17)
+    found = TopK("scores").compare([index < 18 for index in range(20)], [index < 17 for index in range(20)])
     assert found.drop == 0.05
     assert found.original - found.artifact != 0.05  # what subtracting the two shares would give
 
