@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -60,6 +59,7 @@ from edgekit.packaging.writer import write_whole
 from edgekit_converters.choose import MAX_DROP
 from edgekit_converters.compress.float_training import check_batch
 from edgekit_converters.compress.losses import TrainingOptions, box_layout
+from edgekit_converters.compress.network import keras_file
 from edgekit_converters.compress.qat import open_network
 from edgekit_converters.compress.split import can_split
 from edgekit_converters.compress.twin import keras_twin
@@ -107,9 +107,7 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
     if made is None or made.key != name:
         model = keras_twin(source)
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch:
-            model.save(Path(scratch) / twin.name)
-            write_whole(twin, with_record((Path(scratch) / twin.name).read_bytes(), Record(key=name)), "the model")
+        write_whole(twin, with_record(keras_file(model), Record(key=name)), "the model")
     say(f"{request.model.name} is trained as {twin}, a Keras model that gives the same answers")
     contract = request.contract or find_contract_file(request.model)
     if contract is None and source.stated:

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
@@ -255,6 +256,9 @@ def line_of(row: MeasuredArtifact) -> str:
     return f"{row.step}, {row.recipe}: {', '.join(filter(None, parts))}"
 
 
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, BundleError)
+
+
 def rows_of(stored: Any) -> tuple[MeasuredArtifact, ...]:
     """The rows of a record. Raises BundleError."""
     return from_json(tuple[MeasuredArtifact, ...], stored, "rows", nulls=True)
@@ -266,11 +270,10 @@ def report_file(folder: Path, model: Path) -> Path:
 
 def known_rows(request: CompressRequest, key: str) -> tuple[MeasuredArtifact, ...]:
     """Rows of an earlier run with this key; empty if its file is missing, unreadable or older."""
-    try:
+    with contextlib.suppress(*_UNREADABLE):
         stored = load_json(report_file(request.output, request.model).read_bytes())
         return rows_of(stored["rows"]) if stored["key"] == key else ()
-    except (OSError, ValueError, KeyError, TypeError, BundleError):
-        return ()
+    return ()
 
 
 def read_beside(request: CompressRequest) -> list[dict[str, Any]]:
@@ -284,7 +287,7 @@ def read_beside(request: CompressRequest) -> list[dict[str, Any]]:
             other, seed = stored["profile"], stored["seed"]
             if type(seed) is not int:
                 raise TypeError
-        except (OSError, ValueError, KeyError, TypeError, BundleError) as error:
+        except _UNREADABLE as error:
             raise CompressError(
                 f"no readable result of edgekit compress: {type(error).__name__}",
                 where=str(file),

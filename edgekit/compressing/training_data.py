@@ -15,7 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from edgekit.compressing.compress_request import CompressRequest
 from edgekit_converters.compress import split
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.losses import TrainingData
+from edgekit_converters.compress.network import keras_file
 from edgekit_converters.compress.qat import TrainedFile, open_network
 from edgekit_converters.compress.train import array_on_disk
 from edgekit_converters.data.contract_tasks import read_document
@@ -235,10 +235,8 @@ class OutputSplit:
 
 def split_model(path: Path, subject: BuildSubject) -> tuple[Any, OutputSplit]:
     """(TrainedFile, how it was split). Raises CompressError if the model cannot be rebuilt."""
-    with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch, quiet():
+    with quiet():
         model = split.split(open_network(path), subject.contract)
-        names = tuple(map(str, model.output_names))
-        model.save(Path(scratch) / "model.keras")
-        data = (Path(scratch) / "model.keras").read_bytes()
-    made = TrainedFile(data, {}, {"outputs": list(names)})
+    names = tuple(map(str, model.output_names))
+    made = TrainedFile(keras_file(model), {}, {"outputs": list(names)})
     return made, OutputSplit(subject.contract, names, split.joining(subject.contract, names))

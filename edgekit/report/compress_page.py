@@ -11,23 +11,21 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from edgekit.charts.chart import HUES, Chart, Shape
 from edgekit.report import words
 from edgekit.report.figures import Axes, Dot
 from edgekit.report.html import render
+from edgekit_converters.fidelity.intervals import mean_interval
 from edgekit_profiles import milliseconds
 
 Row = Mapping[str, Any]
 Result = Mapping[str, Any]
 
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""97.5 % of Student's t for 1 to 9 degrees of freedom; 2.2 is near enough for more."""
 _FORMATS = {"tflite": "TFLite", "onnx": "ONNX"}
 _DIAMETER, _SEED = 11.0, 5.0
 
@@ -118,9 +116,7 @@ def _over_seeds(gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float
     values = [gain["points"] for gain in gains]
     if len(values) == 1:
         return (values[0], *gains[0]["ci95"])
-    student = _STUDENT[len(values) - 2] if len(values) - 2 < len(_STUDENT) else 2.2
-    middle, half = fmean(values), student * stdev(values) / math.sqrt(len(values))
-    return middle, middle - half, middle + half
+    return (fmean(values), *mean_interval(values))
 
 
 def _interval(row: Row) -> tuple[float, float]:

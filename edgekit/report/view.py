@@ -193,7 +193,7 @@ class CandidateView(JsonView):
         if plan.get("ranges", "minmax") != "minmax":
             parts.append(f"ranges by {plan['ranges']}")
         if plan.get("steps"):
-            names = {"equalise": "channels equalised", "round": "weights rounded by error", "bias": "biases corrected"}
+            names = {"equalise": "channels equalised", "round": "weights rounded by error"}
             parts += [names.get(step, step) for step in plan["steps"]]
         if self.repaired:
             parts.append(f"{len(self.repaired)} layer{'s' if len(self.repaired) > 1 else ''} in float")

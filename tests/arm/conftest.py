@@ -163,12 +163,12 @@ def digits_ncnn(digits_model, tmp_path_factory) -> Path:
 def digits(digits_model, tmp_path_factory) -> Digits:
     from edgekit_converters.recipe.artifact import recipe as find_recipe
     from edgekit_converters.sources.load import load as load_source
-    from edgekit_converters.targets.workspace import convert
+    from edgekit_converters.targets.workspace import Workspace
 
     source = load_source(digits_model.model)
     samples = [[item[None]] for item in np.load(digits_model.calibration)["x"]]
     names = ("tflite-int8", "tflite-f32", "onnx-int8-qdq", "onnx-f32")
-    made = {name: convert(source, find_recipe(name), samples) for name in names}
+    made = {name: Workspace(source, samples).make(find_recipe(name)) for name in names}
     golden = [{"image": item} for item in np.load(digits_model.evaluation)["x"][:4]]
     folder = tmp_path_factory.mktemp("digits-arm")
     found = Digits(folder / "arm.ekb", folder / "debian.ekb", folder / "old.ekb")

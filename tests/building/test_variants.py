@@ -103,11 +103,13 @@ def test_int8_attention_stays_in_float_where_a_runtime_crashes_in_it_or_multipli
 def test_dense_layers_of_a_build_have_one_scale_where_the_recipe_says_so(digits_model):
     from edgekit_converters.recipe.artifact import recipe
     from edgekit_converters.sources.load import load as load_source
-    from edgekit_converters.targets.workspace import convert
+    from edgekit_converters.targets.workspace import Workspace
 
     samples = Samples(np.load(digits_model.calibration)["x"][:60])
     source = load_source(digits_model.model)
-    plain, lowered = (convert(source, recipe(name), samples) for name in ("tflite-int8", "tflite-int8-per-tensor"))
+    plain, lowered = (
+        Workspace(source, samples).make(recipe(name)) for name in ("tflite-int8", "tflite-int8-per-tensor")
+    )
     assert read_needs("tflite", plain.data).per_channel_dense
     assert read_needs("tflite", lowered.data).per_channel_dense == ()
 

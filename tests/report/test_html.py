@@ -162,7 +162,7 @@ def test_random_calibration_is_said_at_the_top() -> None:
 def test_layers_causes_histograms_and_disagreements_appear_where_there_are_some() -> None:
     rich = {
         "recipe": "tflite-int8", "bytes": 9, "fidelity": FIDELITY,
-        "plan": {"ranges": "mse", "float_layers": ["head"], "steps": ["bias"]},
+        "plan": {"ranges": "mse", "float_layers": ["head"], "steps": ["round"]},
         "layers": [{"layer": "a", "op": "CONV_2D", "sqnr_db": 40.0}, {"layer": "b", "op": "MUL", "sqnr_db": None}],
         "causes": [{"layer": "a", "code": "outlier-activation", "what": "values stretch the range 9x",
             "remedy": "mse"}],
@@ -175,7 +175,13 @@ def test_layers_causes_histograms_and_disagreements_appear_where_there_are_some(
     page = html(report(candidates=[rich]))
     assert "dog 2.286" in page
     assert "228.6 %" not in page
-    for text in ("values stretch the range 9x", "cats/1.png", "1 layer in float", "ranges by mse", "biases corrected"):
+    for text in (
+        "values stretch the range 9x",
+        "cats/1.png",
+        "1 layer in float",
+        "ranges by mse",
+        "weights rounded by error",
+    ):
         assert text in page
     assert len(figures(page)) == 3
 

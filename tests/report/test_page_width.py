@@ -45,7 +45,7 @@ def full() -> dict[str, Any]:
     made = [
         {"recipe": name, "bytes": 5_272_056, "fidelity": fidelity, "tools": {}, "repair": story,
          "file": "mine/mobilenet_v3_large_full_integer_quant.tflite" if name.endswith(".tflite") else None,
-         "plan": {"ranges": "percentile", "steps": ["equalise", "round", "bias"], "float_layers": ["head", "stem"]}}
+         "plan": {"ranges": "percentile", "steps": ["equalise", "round"], "float_layers": ["head", "stem"]}}
         for name in (long, "tflite-dynamic", "onnx-int8-qdq-symmetric-mixed",
                      "mobilenet_v3_large_full_integer_quant.tflite")
     ]  # fmt: skip

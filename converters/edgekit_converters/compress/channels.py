@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.compress.network import PRODUCTS, Network, Node, model_of
 from edgekit_converters.compress.simulation import Simulation
-from edgekit_converters.targets.equalise import BOUND, STRENGTH
+from edgekit_converters.targets.equalise import Groups, channel_factors
 
 STEP = 8
 """Channels that XNNPACK and ONNX Runtime work on at once; counts in between cost the next multiple."""
@@ -69,65 +69,39 @@ class Channels:
     count: int
 
 
-class _Union:
+class _Labels(Groups[int]):
     """Labels that are one, by the first of them, and those that stay."""
 
-    def __init__(self) -> None:
-        self._parent: list[int] = []
-        self._fixed: set[int] = set()
+    count = 0
 
     def new(self, count: int) -> Labels:
-        start = len(self._parent)
-        self._parent.extend(range(start, start + count))
-        return np.arange(start, start + count)
+        self.count += count
+        return np.arange(self.count - count, self.count)
 
-    def root(self, label: int) -> int:
-        while self._parent[label] != label:
-            self._parent[label] = self._parent[self._parent[label]]
-            label = self._parent[label]
-        return label
-
-    def roots(self, labels: Labels) -> Labels:
-        return np.array([self.root(int(label)) for label in labels], np.int64)
-
-    def join(self, one: Iterable[int], other: Iterable[int]) -> None:
-        for a, b in zip(one, other, strict=True):
-            first, second = sorted((self.root(int(a)), self.root(int(b))))
-            self._parent[second] = first
-
-    def fix(self, labels: Iterable[int]) -> None:
-        self._fixed.update(map(int, labels))
-
-    @property
-    def fixed(self) -> frozenset[int]:
-        return frozenset(map(self.root, self._fixed))
-
-    @property
-    def count(self) -> int:
-        return len(self._parent)
+    def join_all(self, one: Labels, other: Labels) -> None:
+        for first, second in zip(one.tolist(), other.tolist(), strict=True):
+            self.join(first, second)
 
 
 def trace(network: Network) -> Channels:
     """Labels and blocks of a network."""
     shapes = _shapes(network)
-    union, labels = _Union(), list[Labels]()
+    known, labels = _Labels(), list[Labels]()
     for node, shape in zip(network.nodes, shapes, strict=True):
-        labels.append(_labels(union, node, [(labels[at], shapes[at]) for at in node.inputs], shape))
+        labels.append(_labels(known, node, [(labels[at], shapes[at]) for at in node.inputs], shape))
     for place in network.outputs:
-        union.fix(labels[place])
-    rooted = tuple(union.roots(one) for one in labels)
+        known.fix(labels[place].tolist())
+    rooted = tuple(np.array([known.root(label) for label in own.tolist()], np.int64) for own in labels)
     made: dict[int, Counter[str]] = {}
     for node, own in zip(network.nodes, rooted, strict=True):
         if node.op in ("conv", "dense"):
             for label in own:
                 made.setdefault(int(label), Counter())[node.name] += 1
-    fixed = union.fixed
     blocks: dict[tuple[tuple[str, int], ...], list[int]] = {}
-    for label, layers in made.items():
-        if label not in fixed:
-            blocks.setdefault(tuple(sorted(layers.items())), []).append(label)
+    for label in known.free_groups(made):
+        blocks.setdefault(tuple(sorted(made[label].items())), []).append(label)
     found = (Block(tuple(name for name, _ in key), np.array(sorted(own))) for key, own in blocks.items())
-    return Channels(rooted, shapes, tuple(found), union.count)
+    return Channels(rooted, shapes, tuple(found), known.count)
 
 
 def _shapes(network: Network) -> tuple[tuple[int, ...], ...]:
@@ -138,29 +112,29 @@ def _shapes(network: Network) -> tuple[tuple[int, ...], ...]:
 
 
 def _labels(
-    union: _Union, node: Node, sources: Sequence[tuple[Labels, tuple[int, ...]]], shape: tuple[int, ...]
+    known: _Labels, node: Node, sources: Sequence[tuple[Labels, tuple[int, ...]]], shape: tuple[int, ...]
 ) -> Labels:
     """Of the node's channels. sources: labels and shape of each input."""
     channels = shape[-1]
     if node.op in ("conv", "dense"):
-        return union.new(channels)
+        return known.new(channels)
     if sources and node.op in _TWO_INPUTS and len(sources[0][0]) == len(sources[1][0]):
-        union.join(sources[0][0], sources[1][0])
+        known.join_all(sources[0][0], sources[1][0])
         return sources[0][0]
     if node.op == "concat":
         if node.layer.axis in (-1, len(shape)):
             return np.concatenate([labels for labels, _ in sources])
         for labels, _ in sources[1:]:
-            union.join(sources[0][0], labels)
+            known.join_all(sources[0][0], labels)
         return sources[0][0]
     if sources and _passes(node, sources[0][1], shape):
         return sources[0][0]
     if node.op == "move" and type(node.layer).__name__ == "Flatten":
         return np.tile(sources[0][0], prod(sources[0][1][:-1]))
-    found = union.new(channels)
-    union.fix(found)
+    found = known.new(channels)
+    known.fix(found.tolist())
     for labels, _ in sources:
-        union.fix(labels)
+        known.fix(labels.tolist())
     return found
 
 
@@ -288,8 +262,7 @@ def _round(network: Network, batches: Sequence[NDArray[np.float32]]) -> Network:
     nodes = list(network.nodes)
     for group in _groups(network):
         most = np.max([peaks[place] for place in group], axis=0)
-        share = most / max(float(most.max()), 1e-30)
-        factors = np.where(most > 0, np.clip(share**STRENGTH, 1 / BOUND, 1.0), 1.0).astype(np.float32)
+        factors = channel_factors(most).astype(np.float32)
         for place, node in enumerate(nodes):
             if node.kernel is None or node.bias is None:
                 continue
@@ -305,19 +278,16 @@ def _round(network: Network, batches: Sequence[NDArray[np.float32]]) -> Network:
 
 def _groups(network: Network) -> list[list[int]]:
     """Places whose channels share their factors, without those that may have none."""
-    union, found = _Union(), dict[int, list[int]]()
-    places = union.new(len(network.nodes)).tolist()
-    union.fix({0, *network.outputs, *network.heads})
-    for place, node in zip(places, network.nodes, strict=True):
+    places = Groups[int]()
+    places.fix({0, *network.outputs, *network.heads})
+    for place, node in enumerate(network.nodes):
         if node.op in ("add", "mean", "relu") or (node.op == "move" and type(node.layer).__name__ in _PASSING):
-            union.join(node.inputs, [place] * len(node.inputs))
+            for source in node.inputs:
+                places.join(source, place)
         elif node.op not in PRODUCTS:
-            union.fix((place, *node.inputs))
+            places.fix((place, *node.inputs))
         if node.activation == "relu6":
-            union.fix([place])
+            places.fix([place])
         if node.op == "depthwise" and node.kernel is not None and node.kernel.shape[3] != 1:
-            union.fix((place, node.inputs[0]))
-    for place in places:
-        found.setdefault(union.root(place), []).append(place)
-    fixed = union.fixed
-    return [group for at, group in found.items() if at not in fixed]
+            places.fix((place, node.inputs[0]))
+    return list(places.free_groups(range(len(network.nodes))).values())

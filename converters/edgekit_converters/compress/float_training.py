@@ -9,7 +9,6 @@ Rules: the loss reads the input of a last softmax or sigmoid; frozen layers stay
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,12 @@ from typing import Any
 
 from edgekit_converters.compress.channels import batch_norms
 from edgekit_converters.compress.losses import Teaching, TrainingData, TrainingOptions
-from edgekit_converters.compress.network import Network
+from edgekit_converters.compress.network import Network, keras_file
 from edgekit_converters.compress.pruning import Sparsity, kernels_of
 from edgekit_converters.compress.qat import TrainedFile
 from edgekit_converters.compress.simulation import joined
 from edgekit_converters.compress.train import fit
 from edgekit_converters.recipe.conversion_errors import CompressError
-from edgekit_converters.recipe.foreign_code import quiet
 from edgekit_converters.recipe.progress import Progress, silent
 
 
@@ -109,7 +107,4 @@ def train_float(network: Network, model: Any, data: TrainingData, teaching: Teac
         variable.assign(value)
     if softmax and last.weights:
         last.activation = activation
-    with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch, quiet():
-        file = Path(scratch) / "model.keras"
-        model.save(file)
-        return TrainedFile(file.read_bytes(), {}, found.record(run.options))
+    return TrainedFile(keras_file(model), {}, found.record(run.options))

@@ -15,14 +15,17 @@ Rules:
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_converters.recipe.foreign_code import quiet
 
 Op = Literal[
     "input", "conv", "depthwise", "dense", "add", "multiply", "concat", "mean", "move", "relu", "sigmoid", "tanh",
@@ -183,6 +186,14 @@ class Operation:
             lambda one: next(given) if isinstance(one, keras.KerasTensor) else one, (self.arguments, dict(self.named))
         )
         return self.operation(*arguments, **named)
+
+
+def keras_file(model: Any) -> bytes:
+    """The model as a `.keras` file."""
+    with tempfile.TemporaryDirectory(prefix="edgekit-") as folder, quiet():
+        file = Path(folder) / "model.keras"
+        model.save(file)
+        return file.read_bytes()
 
 
 def read_network(model: Any, where: str = "") -> Network:

@@ -1,6 +1,6 @@
 """A .tflite file as objects that can be edited.
 
-    model = read(data)
+    model = read(data)  # a `ModelT`
     model.subgraphs[0].operators[0].opcodeIndex = code(model, "CONV_2D", version=5)
     data = write(model)
 
@@ -16,18 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.tflite_file import DTYPES, names, schema
-from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.formats.tflite_file import DTYPES, names, read_model, schema
 
-
-def read(data: bytes) -> Any:
-    """Read a file into a `ModelT`. Raises ConversionError for other bytes."""
-    if data[4:8] != b"TFL3":
-        raise ConversionError("these bytes are not a TFLite model")
-    try:
-        return schema().ModelT.InitFromPackedBuf(data, 0)
-    except Exception as error:  # struct.error, IndexError, ValueError, ... from generated code
-        raise ConversionError(f"the TFLite model cannot be read: {error}") from error
+read = read_model
 
 
 def write(model: Any) -> bytes:

@@ -12,8 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
@@ -158,29 +157,35 @@ def names(enum: str) -> dict[int, str]:
     return {value: name for name, value in vars(getattr(schema(), enum)).items() if isinstance(value, int)}
 
 
-def read(data: bytes) -> TfliteFile:
-    """Parse a .tflite file. Raises ConversionError for other bytes."""
+def read_model(data: bytes) -> Any:
+    """Read a file into the schema's `ModelT`. Raises ConversionError for other bytes."""
     if data[4:8] != b"TFL3":
         raise ConversionError("these bytes are not a TFLite model")
     try:
-        model = schema().Model.GetRootAs(data, 0)
+        return schema().ModelT.InitFromPackedBuf(data, 0)
+    except Exception as error:  # struct.error, IndexError, ValueError, ... from generated code
+        raise ConversionError(f"the TFLite model cannot be read: {error}") from error
+
+
+def read(data: bytes) -> TfliteFile:
+    """Parse a .tflite file. Raises ConversionError for other bytes."""
+    model = read_model(data)
+    try:
         codes = []  # name, version, and whether it is no built-in operator
-        for entry in (model.OperatorCodes(index) for index in range(model.OperatorCodesLength())):
+        for entry in model.operatorCodes or ():
             # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
-            number = max(entry.DeprecatedBuiltinCode(), entry.BuiltinCode())
-            name, custom = names("BuiltinOperator").get(number, f"operator {number}"), entry.CustomCode()
-            codes.append((_text(custom) or name, entry.Version(), bool(custom) or name == "CUSTOM"))
-        subgraphs = [_subgraph(model, model.Subgraphs(index), codes) for index in range(model.SubgraphsLength())]
+            number = max(entry.deprecatedBuiltinCode, entry.builtinCode)
+            name = names("BuiltinOperator").get(number, f"operator {number}")
+            codes.append((_text(entry.customCode) or name, entry.version, bool(entry.customCode) or name == "CUSTOM"))
+        subgraphs = [_subgraph(model, graph, codes) for graph in model.subgraphs or ()]
         if not subgraphs:
             raise ValueError("it has no subgraph")
         signatures = []
-        for entry in (model.SignatureDefs(index) for index in range(model.SignatureDefsLength())):
-            ends = [entry.Inputs(index) for index in range(entry.InputsLength())]
-            ends += [entry.Outputs(index) for index in range(entry.OutputsLength())]
-            called = {int(end.TensorIndex()): _text(end.Name()) for end in ends}
-            signatures.append(Signature(_text(entry.SignatureKey()), int(entry.SubgraphIndex()), called))
+        for entry in model.signatureDefs or ():
+            called = {int(end.tensorIndex): _text(end.name) for end in (*(entry.inputs or ()), *(entry.outputs or ()))}
+            signatures.append(Signature(_text(entry.signatureKey), int(entry.subgraphIndex), called))
         return TfliteFile(tuple(subgraphs), tuple(signatures), _claimed(model))
-    except (struct.error, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (IndexError, ValueError, TypeError, AttributeError) as error:
         raise ConversionError(f"the TFLite model cannot be read: {error}") from error
 
 
@@ -222,30 +227,28 @@ def raw_bytes(data: bytes | bytearray, tensor: Tensor) -> NDArray[np.uint8]:
 def _subgraph(model: Any, graph: Any, codes: list[tuple[str, int, bool]]) -> Subgraph:
     tensors: list[Tensor] = []
     taken: set[str] = set()
-    for index in range(graph.TensorsLength()):
-        tensor = graph.Tensors(index)
-        label, buffer, affine = _text(tensor.Name()), model.Buffers(tensor.Buffer()), None
-        quantization = tensor.Quantization()
-        if quantization is not None and quantization.ScaleLength():
-            zero = quantization.ZeroPointAsNumpy() if quantization.ZeroPointLength() else np.zeros(1)
-            scale, axis = np.asarray(quantization.ScaleAsNumpy(), np.float32), int(quantization.QuantizedDimension())
-            affine = AffineGrid(scale, np.asarray(zero, np.int64), axis)
+    for index, tensor in enumerate(graph.tensors or ()):
+        label, buffer, affine = _text(tensor.name), model.buffers[tensor.buffer], None
+        quantization = tensor.quantization
+        if quantization is not None and _ints(quantization.scale):
+            scale, zero = np.asarray(quantization.scale, np.float32), _ints(quantization.zeroPoint) or (0,)
+            affine = AffineGrid(scale, np.array(zero, np.int64), int(quantization.quantizedDimension))
         tensors.append(
             Tensor(
                 name=label if label and label not in taken else f"{label}#{index}",
                 label=label,
-                dtype=names("TensorType").get(tensor.Type(), "?"),
-                shape=_ints(tensor.ShapeAsNumpy()),
-                signature=_ints(tensor.ShapeSignatureAsNumpy()),
-                buffer=int(tensor.Buffer()),
-                nbytes=int(buffer.Size() if buffer.Size() > 1 else buffer.DataLength()),
+                dtype=names("TensorType").get(tensor.type, "?"),
+                shape=_ints(tensor.shape),
+                signature=_ints(tensor.shapeSignature),
+                buffer=int(tensor.buffer),
+                nbytes=int(buffer.size if buffer.size > 1 else 0 if buffer.data is None else len(buffer.data)),
                 affine=affine,
-                variable=bool(tensor.IsVariable()),
+                variable=bool(tensor.isVariable),
             )
         )
         taken.add(tensors[-1].name)
-    operators = tuple(_operators(graph, codes))
-    inputs, outputs = _ints(graph.InputsAsNumpy()), _ints(graph.OutputsAsNumpy())
+    operators = tuple(_operator(operator, *codes[operator.opcodeIndex]) for operator in graph.operators or ())
+    inputs, outputs = _ints(graph.inputs), _ints(graph.outputs)
     optional = {index for operator in operators for index in operator.inputs if index != -1}
     for index in (*inputs, *outputs, *optional, *(index for operator in operators for index in operator.outputs)):
         if not 0 <= index < len(tensors):
@@ -253,44 +256,37 @@ def _subgraph(model: Any, graph: Any, codes: list[tuple[str, int, bool]]) -> Sub
     return Subgraph(tuple(tensors), operators, inputs, outputs)
 
 
-def _operators(graph: Any, codes: list[tuple[str, int, bool]]) -> Iterator[Operator]:
-    for index in range(graph.OperatorsLength()):
-        operator = graph.Operators(index)
-        op, version, custom = codes[operator.OpcodeIndex()]
-        table, kind = operator.BuiltinOptions(), names("BuiltinOptions").get(operator.BuiltinOptionsType(), "")
-        options: Any = None
-        if table is not None and hasattr(schema(), kind):
-            options = getattr(schema(), kind)()
-            options.Init(table.Bytes, table.Pos)
-        sliding = op in ("CONV_2D", "DEPTHWISE_CONV_2D") and options is not None
-        fused = options.FusedActivationFunction() if hasattr(options, "FusedActivationFunction") else 0
-        yield Operator(
-            op,
-            version,
-            custom,
-            _ints(operator.InputsAsNumpy()),
-            _ints(operator.OutputsAsNumpy()),
-            strides=(int(options.StrideH()), int(options.StrideW())) if sliding else (1, 1),
-            dilations=(int(options.DilationHFactor()), int(options.DilationWFactor())) if sliding else (1, 1),
-            same=sliding and options.Padding() == 0,
-            transposed=op == "BATCH_MATMUL" and options is not None and bool(options.AdjY()),
-            fused=names("ActivationFunctionType").get(fused, "").lower() or None if fused else None,
-            loop=(options.CondSubgraphIndex(), options.BodySubgraphIndex()) if op == "WHILE" and options else None,
-        )
+def _operator(operator: Any, op: str, version: int, custom: bool) -> Operator:
+    options = operator.builtinOptions
+    sliding = op in ("CONV_2D", "DEPTHWISE_CONV_2D") and options is not None
+    fused = getattr(options, "fusedActivationFunction", 0)
+    return Operator(
+        op,
+        version,
+        custom,
+        _ints(operator.inputs),
+        _ints(operator.outputs),
+        strides=(options.strideH, options.strideW) if sliding else (1, 1),
+        dilations=(options.dilationHFactor, options.dilationWFactor) if sliding else (1, 1),
+        same=sliding and options.padding == 0,
+        transposed=op == "BATCH_MATMUL" and options is not None and options.adjY,
+        fused=names("ActivationFunctionType").get(fused, "").lower() or None if fused else None,
+        loop=(options.condSubgraphIndex, options.bodySubgraphIndex) if op == "WHILE" and options else None,
+    )
 
 
 def _claimed(model: Any) -> str | None:
-    for entry in (model.Metadata(index) for index in range(model.MetadataLength())):
-        if entry.Name() == _CLAIM:
-            buffer = model.Buffers(entry.Buffer())
-            text = buffer.DataAsNumpy().tobytes() if buffer.DataLength() else b""
+    for entry in model.metadata or ():
+        if entry.name == _CLAIM:
+            values = model.buffers[entry.buffer].data
+            text = b"" if values is None else bytes(values)
             return text.rstrip(b"\0").decode("ascii", "replace") or None
     return None
 
 
 def _ints(array: Any) -> tuple[int, ...]:
-    """Return a flatbuffer's vector, () if absent."""
-    return tuple(array.tolist()) if isinstance(array, np.ndarray) else ()
+    """Return a vector's numbers, () if absent."""
+    return () if array is None else tuple(np.asarray(array).tolist())
 
 
 def _text(value: bytes | None) -> str:

@@ -28,7 +28,7 @@ from edgekit_runtime.system.strict_json import from_json, load_json, to_json
 RangeMethod = Literal["minmax", "percentile", "entropy", "mse"]
 """How a tensor's range follows from what calibration saw; see `calibration.statistics`."""
 
-Step = Literal["equalise", "round", "bias"]
+Step = Literal["equalise", "round"]
 """A change of the float weights before they are quantized; see `targets.rounding` and `targets.equalise`."""
 
 

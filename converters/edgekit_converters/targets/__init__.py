@@ -1,6 +1,6 @@
 """A recipe in, an artifact out.
 
-    artifact = convert(source, recipe("tflite-int8"), samples)
+    artifact = Workspace(source, samples).make(recipe("tflite-int8"))
     artifact.data, artifact.inputs, artifact.quantized_macs
 
 Rules: calibration data is streamed, one example at a time; an artifact is returned only after the engine that boards

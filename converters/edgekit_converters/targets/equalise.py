@@ -27,14 +27,16 @@ is None.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.formats.graph import Graph, KernelWindow, Layer
+
+T = TypeVar("T", int, str)
 
 # Where a kernel of four axes keeps (output channels, height, width, input channels of a group).
 _OHWI, _HWO, _OIHW = (0, 1, 2, 3), (3, 1, 2, 0), (0, 2, 3, 1)
@@ -162,10 +164,43 @@ def equalise_channels(graph: Graph, peaks: Mapping[str, NDArray[Any]]) -> Graph:
         sizes = {None if entry is None else len(entry) for entry in seen}
         if len(sizes) == 1 and sizes != {None} and found.outputs_of(group) == sizes:
             most = np.max([entry for entry in seen if entry is not None], axis=0)
-            share = most.astype(np.float64) / max(float(most.max()), 1e-30)
-            factors = np.where(most > 0, np.clip(share**STRENGTH, 1 / BOUND, 1.0), 1.0)
-            _scale(graph, found, group, factors, values)
+            _scale(graph, found, group, channel_factors(most), values)
     return graph.with_constants({name: np.asarray(value, np.float32) for name, value in values.items()})
+
+
+def channel_factors(peaks: NDArray[Any]) -> NDArray[np.float64]:
+    """Return s of each channel of a tensor, from its largest absolute value."""
+    share = peaks.astype(np.float64) / max(float(peaks.max()), 1e-30)
+    return np.where(peaks > 0, np.clip(share**STRENGTH, 1 / BOUND, 1.0), 1.0)
+
+
+class Groups(Generic[T]):
+    """Things that are joined into groups, and those whose group stays as it is."""
+
+    def __init__(self) -> None:
+        self._parents: dict[T, T] = {}
+        self._fixed: set[T] = set()
+
+    def root(self, thing: T) -> T:
+        """Return the first thing of its group, in their order."""
+        while (parent := self._parents.get(thing, thing)) != thing:
+            thing = parent
+        return thing
+
+    def join(self, one: T, other: T) -> None:
+        first, second = sorted((self.root(one), self.root(other)))
+        self._parents[second] = first
+
+    def fix(self, things: Iterable[T]) -> None:
+        self._fixed.update(things)
+
+    def free_groups(self, things: Iterable[T]) -> dict[T, list[T]]:
+        """Group these things by their root, without groups that stay as they are."""
+        fixed = set(map(self.root, self._fixed))
+        groups: dict[T, list[T]] = {}
+        for thing in things:
+            groups.setdefault(self.root(thing), []).append(thing)
+        return {root: group for root, group in groups.items() if root not in fixed}
 
 
 class _Tensors:
@@ -179,31 +214,26 @@ class _Tensors:
             if uses[layer.weight or ""] == 1 and uses[layer.bias or ""] <= 1 and len(layer.outputs) == 1
             if (matrix := as_matrix(graph, layer)) is not None
         }
-        self._parents: dict[str, str] = {}
-        self._fixed = {*graph.inputs, *graph.outputs}
+        self._joined = Groups[str]()
+        self._joined.fix((*graph.inputs, *graph.outputs))
         self.makers = {name: layer for layer in graph.layers for name in layer.outputs}
         self.layers = graph.layers
         for layer in graph.layers:
             op = layer.op.upper()
             if layer.name in self.matrices and layer.fused in _LINEAR:
-                self._fixed.update(layer.inputs[1:])
+                self._joined.fix(layer.inputs[1:])
             elif layer.name in self.matrices:  # its inputs can be scaled, what it makes cannot
-                self._fixed.update((*layer.outputs, *layer.inputs[1:]))
+                self._joined.fix((*layer.outputs, *layer.inputs[1:]))
             elif (op in _SAME and layer.fused in _LINEAR) or self._is_sum(layer, op):
                 for name in (*layer.inputs, *layer.outputs):
-                    first = layer.outputs[0]
-                    self._parents[self._root(name)] = self._root(first)
+                    self._joined.join(name, layer.outputs[0])
             else:
-                self._fixed.update((*layer.inputs, *layer.outputs))
+                self._joined.fix((*layer.inputs, *layer.outputs))
 
     def groups(self) -> list[list[str]]:
         """Return the tensors that can be scaled, grouped by shared factors.
         In the graph's order."""
-        fixed = {self._root(name) for name in self._fixed}
-        groups: dict[str, list[str]] = {}
-        for name in self.makers:
-            groups.setdefault(self._root(name), []).append(name)
-        return [group for root, group in groups.items() if root not in fixed]
+        return list(self._joined.free_groups(self.makers).values())
 
     def outputs_of(self, group: list[str]) -> set[int]:
         """Return the channel counts of layers with weights in this group."""
@@ -217,11 +247,6 @@ class _Tensors:
             return True
         maker = self.makers.get(layer.inputs[0]) if layer.inputs else None  # a bias that is added by a layer of its own
         return maker is not None and maker.name in self.matrices and maker.op.upper() == "MATMUL" and bool(maker.bias)
-
-    def _root(self, name: str) -> str:
-        while (parent := self._parents.get(name, name)) != name:
-            name = parent
-        return name
 
 
 def _scale(

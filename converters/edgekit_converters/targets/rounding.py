@@ -1,4 +1,4 @@
-"""Refine a float graph's weights for 8 bits: equalise, round, correct biases.
+"""Refine a float graph's weights for 8 bits: equalise, or round and correct biases.
 
     refined = apply(graph, ("equalise", "round"), statistics, feeds)
 
@@ -248,16 +248,13 @@ def apply(
             channels = {name: tensor.channels for name, tensor in statistics.tensors.items()}
             largest = {name: np.abs(one).max(axis=0) for name, one in channels.items() if one is not None}
             graph = equalise_channels(graph, largest)
-        elif step == "round" or "round" not in steps:
-            moments = observe(graph, feeds(), statistics.samples, progress)
-            graph = round_weights(graph, moments, compensate=step == "round", progress=progress)
+        else:
+            graph = round_weights(graph, observe(graph, feeds(), statistics.samples, progress), progress)
     return graph
 
 
-def round_weights(
-    graph: Graph, moments: Mapping[str, Moments], *, compensate: bool, progress: Progress = silent
-) -> Graph:
-    """Round weights with compensation and correct biases, or only correct biases."""
+def round_weights(graph: Graph, moments: Mapping[str, Moments], progress: Progress) -> Graph:
+    """Round weights with compensation and correct biases; of a wide layer only the bias."""
     # Constants that more than one layer reads
     uses = Counter(name for layer in graph.layers for name in (layer.weight, layer.bias) if name is not None)
     shared = frozenset(name for name, count in uses.items() if count > 1)
@@ -270,7 +267,7 @@ def round_weights(
         bias = _own_bias(graph, layer, shared)
         weights = found.matrix.weights(graph.constant(layer.weight))
         second = found.second if bias is None else found.covariance
-        if compensate and second is not None:
+        if second is not None:
             chosen = compensate_rounding(weights, second, found.rows)
             values[layer.weight] = found.matrix.constant(chosen)
         else:

@@ -235,7 +235,7 @@ class Workspace:
         from edgekit_converters.targets.rounding import restore_layers
 
         ground = self.ground(format, plan.steps)
-        if not plan.float_layers or not {"round", "bias"} & {*plan.steps}:
+        if not plan.float_layers or "round" not in plan.steps:
             return ground
         exact = self.ground(format, tuple(step for step in plan.steps if step == "equalise"))
         data = restore_layers(ground.graph, exact.graph, plan.float_layers).data
@@ -381,20 +381,3 @@ def _named(
             where=where,
         )
     return tuple(replace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True))
-
-
-def convert(
-    source: SourceModel,
-    recipe: Recipe,
-    samples: Samples | None = None,
-    progress: Progress = silent,
-    plan: QuantizationPlan | None = None,
-) -> Artifact:
-    """Carry out one recipe; a `Workspace` shares the work of several.
-
-    samples: calibration examples, read as a stream; needed by int8 recipes.
-    plan: how to depart from the recipe, None for not at all.
-
-    Raises ConversionError if the recipe does not fit this model or its result does not load.
-    """
-    return Workspace(source, samples, progress).make(recipe, plan)

@@ -46,10 +46,10 @@ def test_golden_digits_are_four_different_ones_and_right(digits):
 @pytest.mark.parametrize("name", ["tflite-int8", "onnx-int8-qdq"])
 def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
     from edgekit_converters.recipe.artifact import recipe
-    from edgekit_converters.targets.workspace import convert
+    from edgekit_converters.targets.workspace import Workspace
 
     source, contract, calibration, evaluation, answers = digits
-    artifact = convert(source, recipe(name), SourceSamples(calibration, contract, source))
+    artifact = Workspace(source, SourceSamples(calibration, contract, source)).make(recipe(name))
     found = compare(answers, artifact, Evaluation(contract, evaluation))
     low, high = found.ci95
     told = (
@@ -69,11 +69,11 @@ def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
 
 def test_float_artifacts_answer_as_the_original(digits):
     from edgekit_converters.recipe.artifact import recipe
-    from edgekit_converters.targets.workspace import convert
+    from edgekit_converters.targets.workspace import Workspace
 
     source, contract, _, evaluation, answers = digits
     for name in ("tflite-f32", "onnx-f32"):
-        artifact = convert(source, recipe(name))
+        artifact = Workspace(source).make(recipe(name))
         found = compare(answers, artifact, Evaluation(contract, evaluation))
         assert (found.drop, found.agreement) == (0.0, 1.0), name
         assert found.sqnr_db is None or found.sqnr_db > 80, name

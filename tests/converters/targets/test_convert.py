@@ -18,7 +18,7 @@ from edgekit_converters.recipe.conversion_errors import CalibrationError, Conver
 from edgekit_converters.sources import float_onnx
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.source_model import SourceModel
-from edgekit_converters.targets.workspace import convert
+from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize
 from edgekit_runtime.engines.registry import load_engine
@@ -82,7 +82,7 @@ def digits(digits_model):
 @pytest.fixture(scope="module")
 def artifacts(digits, digits_model) -> dict[str, Artifact]:
     samples = digit_stream(digits, digits_model.calibration)
-    return {name: convert(digits, recipe, samples) for name, recipe in MADE.items()}
+    return {name: Workspace(digits, samples).make(recipe) for name, recipe in MADE.items()}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -131,7 +131,7 @@ def test_an_artifact_carries_its_recipe_tools_and_sample_count(artifacts) -> Non
 def test_the_same_inputs_give_the_same_bytes(name: str, artifacts, digits_model) -> None:
     again = load(digits_model.model)
     samples = digit_stream(again, digits_model.calibration)
-    assert convert(again, find_recipe(name), samples).data == artifacts[name].data
+    assert Workspace(again, samples).make(find_recipe(name)).data == artifacts[name].data
 
 
 REFUSED_FOR_SEVERAL = ("onnx-int8-dynamic", "ncnn-f32", "ncnn-f16")
@@ -141,7 +141,7 @@ REFUSED_FOR_SEVERAL = ("onnx-int8-dynamic", "ncnn-f32", "ncnn-f16")
 @pytest.mark.parametrize("name", [name for name in MADE if name not in REFUSED_FOR_SEVERAL])
 def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> None:
     source = load(several)
-    artifact = convert(source, find_recipe(name), Stream(source, 40))
+    artifact = Workspace(source, Stream(source, 40)).make(find_recipe(name))
     inputs = float_onnx.random_inputs(source.inputs, 1, seed=3)
     got = run(artifact, source, inputs)
     for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
@@ -152,13 +152,13 @@ def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> No
 @pytest.mark.parametrize("name", REFUSED_FOR_SEVERAL)
 def test_a_recipe_that_would_quantize_nothing_or_takes_no_integers_is_refused(name: str, several) -> None:
     with pytest.raises(ConversionError):
-        convert(load(several), find_recipe(name))
+        Workspace(load(several)).make(find_recipe(name))
 
 
 @pytest.mark.parametrize("name", ["onnx-int8-qdq", "onnx-f32"])
 def test_an_onnx_source_becomes_onnx(name: str, digits_onnx, digits_model) -> None:
     source = load(digits_onnx)
-    artifact = convert(source, find_recipe(name), digit_stream(source, digits_model.calibration))
+    artifact = Workspace(source, digit_stream(source, digits_model.calibration)).make(find_recipe(name))
     assert artifact.inputs[0].layout == "NCHW"
     assert "tensorflow-cpu" not in artifact.tools
     x = np.load(digits_model.evaluation)["x"][:20].transpose(0, 3, 1, 2)
@@ -170,18 +170,15 @@ def test_a_graph_of_opset_11_becomes_per_channel_int8_that_loads(tmp_path: Path)
     path = tmp_path / "old.onnx"
     path.write_bytes(opset_11())
     source = load(path)
-    artifact = convert(source, find_recipe("onnx-int8-qdq"), Stream(source, 8))
+    artifact = Workspace(source, Stream(source, 8)).make(find_recipe("onnx-int8-qdq"))
     assert artifact.quantized_macs > 0.95
 
 
 def test_samples_are_streamed_and_progress_is_told(digits, digits_model) -> None:
     for name in INT8:
         samples, told = digit_stream(digits, digits_model.calibration), []
-        convert(
-            digits,
-            find_recipe(name),
-            samples,
-            lambda stage, done, total, told=told: told.append((stage, done, total)),
+        Workspace(digits, samples, lambda stage, done, total, told=told: told.append((stage, done, total))).make(
+            find_recipe(name)
         )
         assert 200 < samples.started <= 400  # once for the ranges, once more, of some, to round weights
         seen = [(done, total) for stage, done, total in told if stage.endswith(" calibration")]
@@ -192,14 +189,14 @@ def test_samples_are_streamed_and_progress_is_told(digits, digits_model) -> None
 def test_int8_without_calibration_data_is_refused(name: str, digits) -> None:
     for samples in (None, Stream(digits, 0)):
         with pytest.raises(ConversionError, match="needs calibration data"):
-            convert(digits, find_recipe(name), samples)
+            Workspace(digits, samples).make(find_recipe(name))
 
 
 @pytest.mark.parametrize("name", INT8)
 def test_a_sample_of_the_wrong_shape_is_named(name: str, digits) -> None:
     items = [[np.zeros((1, 8, 8, 1), np.float32)], [np.zeros((8, 8, 1), np.float32)]]
     with pytest.raises(ConversionError, match="calibration sample 1"):
-        convert(digits, find_recipe(name), Stream(digits, 2, items))
+        Workspace(digits, Stream(digits, 2, items)).make(find_recipe(name))
 
 
 @pytest.mark.parametrize("name", INT8)
@@ -210,7 +207,7 @@ def test_an_error_of_the_calibration_data_passes_through(name: str, digits) -> N
             raise CalibrationError("a photo is damaged", where="cat.jpg", do="Remove it")
 
     with pytest.raises(CalibrationError, match=r"cat\.jpg"):
-        convert(digits, find_recipe(name), Broken(digits, 2))
+        Workspace(digits, Broken(digits, 2)).make(find_recipe(name))
 
 
 def test_an_operator_that_tflite_lacks_is_named(tmp_path: Path) -> None:
@@ -220,7 +217,7 @@ def test_an_operator_that_tflite_lacks_is_named(tmp_path: Path) -> None:
     keras.Model(x, keras.ops.erfinv(keras.ops.tanh(x) * 0.5)).save(tmp_path / "net.keras")
     source = load(tmp_path / "net.keras")
     with pytest.raises(ConversionError) as caught:
-        convert(source, find_recipe("tflite-f32"))
+        Workspace(source).make(find_recipe("tflite-f32"))
     assert "Erfinv" in caught.value.what
     assert "onnx" in caught.value.do
 
@@ -239,7 +236,7 @@ def test_dynamic_dense_layers_load_on_old_runtimes(artifacts) -> None:
 
 def test_conversion_says_nothing_on_the_terminal(digits, digits_model, capfd) -> None:
     for name, recipe in MADE.items():
-        convert(digits, recipe, digit_stream(digits, digits_model.calibration))
+        Workspace(digits, digit_stream(digits, digits_model.calibration)).make(recipe)
         assert capfd.readouterr() == ("", ""), name
 
 

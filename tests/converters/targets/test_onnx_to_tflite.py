@@ -19,7 +19,7 @@ from edgekit_converters.sources.load import load
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.sources.transformer import read_transformer
 from edgekit_converters.targets.onnx_to_tf import available
-from edgekit_converters.targets.workspace import convert
+from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize
 from edgekit_runtime.engines.registry import load_engine
@@ -48,7 +48,7 @@ def answers(artifact: Artifact, source: SourceModel, inputs: list[Any]) -> dict[
 @pytest.mark.skipif(available(), reason="the onnx-tflite extra is installed")
 def test_without_onnx2tf_the_error_holds_the_command(digits_onnx: Path) -> None:
     with pytest.raises(ConversionError) as caught:
-        convert(load(digits_onnx), recipe("tflite-f32"))
+        Workspace(load(digits_onnx)).make(recipe("tflite-f32"))
     assert install_command("onnx-tflite") in caught.value.do
     assert "onnx-int8-qdq" in caught.value.do
 
@@ -58,7 +58,7 @@ def test_without_onnx2tf_the_error_holds_the_command(digits_onnx: Path) -> None:
 def test_digits_keep_their_accuracy_from_onnx_to_tflite(name: str, digits_onnx: Path, digits_model) -> None:
     source = load(digits_onnx)
     samples = [[item[None]] for item in np.load(digits_model.calibration)["x"].transpose(0, 3, 1, 2)]
-    artifact = convert(source, recipe(name), samples)
+    artifact = Workspace(source, samples).make(recipe(name))
     [image] = artifact.inputs
     assert (image.name, image.shape, image.layout) == ("image", (1, 8, 8, 1), "NHWC")
     held_out = np.load(digits_model.evaluation)
@@ -71,7 +71,7 @@ def test_digits_keep_their_accuracy_from_onnx_to_tflite(name: str, digits_onnx: 
 @with_onnx2tf
 def test_the_same_onnx_file_gives_the_same_tflite_bytes(digits_onnx: Path, digits_model) -> None:
     samples = [[item[None]] for item in np.load(digits_model.calibration)["x"][:20].transpose(0, 3, 1, 2)]
-    first, second = (convert(load(digits_onnx), recipe("tflite-int8"), samples).data for _ in range(2))
+    first, second = (Workspace(load(digits_onnx), samples).make(recipe("tflite-int8")).data for _ in range(2))
     assert first == second
 
 
@@ -93,14 +93,14 @@ def test_an_upsampling_that_onnx2tf_rounds_otherwise_is_refused_though_its_answe
     onnx.save(model, tmp_path / "net.onnx")
     items = [[draw.uniform(0, 1, (1, 3, 6, 6)).astype(np.float32)] for _ in range(4)]
     with pytest.raises(ConversionError, match="other answers than the original"):
-        convert(load(tmp_path / "net.onnx"), recipe("tflite-f32"), items)
+        Workspace(load(tmp_path / "net.onnx"), items).make(recipe("tflite-f32"))
 
 
 @with_onnx2tf
 def test_maps_sequences_and_several_outputs_keep_the_sources_axes(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(maps_and_sequences())
     source = load(tmp_path / "net.onnx")
-    artifact = convert(source, recipe("tflite-f32"))
+    artifact = Workspace(source).make(recipe("tflite-f32"))
     inputs = float_onnx.random_inputs(source.inputs, 1, seed=5)
     got = answers(artifact, source, inputs)
     for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
@@ -119,7 +119,7 @@ def test_a_model_that_onnx2tf_cannot_express_is_an_error_not_an_exit(tmp_path: P
         helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     )
     with pytest.raises(ConversionError, match="onnx2tf"):
-        convert(load(tmp_path / "net.onnx"), recipe("tflite-f32"))
+        Workspace(load(tmp_path / "net.onnx")).make(recipe("tflite-f32"))
 
 
 @with_onnx2tf
@@ -134,7 +134,7 @@ def test_an_encoder_of_texts_keeps_which_text_is_nearer_in_8_bits(tmp_path: Path
         samples.append([given[spec.name] for spec in source.inputs])
     wanted = [source.predict(one)[0][0] for one in samples]
     for name, least in (("tflite-f32", 0.999), ("tflite-int8-mixed", 0.9)):
-        artifact = convert(source, recipe(name), samples)
+        artifact = Workspace(source, samples).make(recipe(name))
         found = [answers(artifact, source, one)["sentence_embedding"][0] for one in samples]
         assert rank_agreement(wanted, found) >= least, name
     assert artifact.quantized_macs > 0.9
