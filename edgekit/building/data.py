@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.building.build_request import BuildRequest
-from edgekit_converters.data.dataset import Dataset, RandomDataset, Subset, without
+from edgekit_converters.data.dataset import Dataset, RandomDataset, Subset
 from edgekit_converters.data.dataset import split as split_dataset
 from edgekit_converters.data.lint import Finding, Survey, survey
 from edgekit_converters.data.lint import findings as lint_findings
@@ -168,7 +168,7 @@ def _checked(opener: Opener, given: Dataset, evaluation: Dataset, *, held_out: b
     _refuse_errors(findings)
     overlap = frozenset[str]().union(*(finding.digests for finding in findings))
     return Sets(
-        _without(readable, first, overlap, held_out=held_out),
+        without(readable, first, overlap, held_out=held_out),
         evaluation,
         held_out,
         findings,
@@ -186,18 +186,18 @@ def _readable(opener: Opener, dataset: Dataset) -> tuple[Dataset, Survey]:
     return Subset(dataset, [index for index in range(len(dataset)) if index not in found.unreadable]), found
 
 
-def _without(dataset: Dataset, found: Survey, digests: frozenset[str], *, held_out: bool) -> Dataset:
-    """As `dataset.without`, from digests that the survey has already."""
+def without(dataset: Dataset, found: Survey, digests: frozenset[str], *, held_out: bool) -> Dataset:
+    """Without the items of these digests. Raises CalibrationError if nothing is left."""
     if not digests:
         return dataset
     kept = [index for index, digest in enumerate(found.digests) if digest not in digests]
-    if not kept and held_out:
-        raise CalibrationError(
-            "every item duplicates a held-out evaluation item",
-            where=dataset.name,
-            do="Give items that differ, or an --evaluation set of its own",
-        )
-    return Subset(dataset, kept) if kept else without(dataset, digests)
+    if kept:
+        return Subset(dataset, kept)
+    what, do = "every item is in the evaluation set too", "Give other items for calibration"
+    if held_out:
+        what = "every item duplicates a held-out evaluation item"
+        do = "Give items that differ, or an --evaluation set of its own"
+    raise CalibrationError(what, where=dataset.name, do=do)
 
 
 def _refuse_errors(findings: Sequence[Finding]) -> None:

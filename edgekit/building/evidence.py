@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgekit.building.build_subject import BuildSubject
 from edgekit.building.data import key
 from edgekit.building.making import RecipeResult, shown
-from edgekit_converters.data.dataset import Subset
+from edgekit_converters.data.dataset import Subset, spread
 from edgekit_converters.data.statistics import SourceSamples
 from edgekit_converters.fidelity.causes import Cause
 from edgekit_converters.fidelity.explain import examine, explain
@@ -106,7 +106,6 @@ def _items(subject: BuildSubject, workspace: Workspace, form: str) -> tuple[str,
     if subject.contract.state != "none":
         return "calibration", list(islice(workspace.feeds(form), _SAMPLES))
     evaluation = subject.sets.evaluation
-    count = min(_SAMPLES, len(evaluation))
-    chosen = Subset(evaluation, [(2 * place + 1) * len(evaluation) // (2 * count) for place in range(count)])
+    chosen = Subset(evaluation, spread(len(evaluation), _SAMPLES))
     samples = SourceSamples(chosen, subject.contract, subject.source)
     return "evaluation", list(islice(workspace.feeds(form, samples), _SAMPLES))

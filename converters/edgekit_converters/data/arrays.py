@@ -7,7 +7,6 @@ refused above a third of the machine's memory; nothing is ever unpickled.
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from edgekit_converters.data.folder import Classes, names_of
 from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.array_file import in_bytes, read_headers
 from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.system.children import machine_bytes
 from edgekit_runtime.system.errors import EdgekitError
 
 _CONTAINERS = tuple(map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")))
@@ -43,13 +43,11 @@ def map_npy(path: Path) -> Any:
 
 def memory_bytes() -> int:
     """Of the machine, or of the container that this runs in if that has less."""
-    found = []
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # Windows has no sysconf
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    found = [machine_bytes() or _UNKNOWN]
     for limit in _CONTAINERS:
         with contextlib.suppress(OSError, ValueError):  # "max", or no such file
             found.append(int(limit.read_text()))
-    return min(found, default=_UNKNOWN)
+    return min(found)
 
 
 def map_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -258,6 +258,12 @@ def digest(example: Example) -> str:
     return state.hexdigest()
 
 
+def spread(count: int, most: int) -> list[int]:
+    """At most that many of the indexes below `count`, evenly spread and ascending."""
+    wanted = min(count, most)
+    return [(2 * place + 1) * count // (2 * wanted) for place in range(wanted)]
+
+
 HELD_OUT = 64
 """The most items that are held out."""
 
@@ -270,10 +276,9 @@ def split(dataset: Dataset) -> tuple[Subset, Subset]:
     if count < 2:
         do = "Give more items"
         raise CalibrationError("one item cannot be both calibrated with and evaluated on", where=dataset.name, do=do)
-    wanted = min(HELD_OUT, max(1, count // 5))
-    held = {(2 * place + 1) * count // (2 * wanted) for place in range(wanted)}
+    held = spread(count, min(HELD_OUT, max(1, count // 5)))
     rest = [index for index in range(count) if index not in held]
-    return Subset(dataset, rest), Subset(dataset, sorted(held))
+    return Subset(dataset, rest), Subset(dataset, held)
 
 
 FEWEST_APART = 10
@@ -308,18 +313,6 @@ def folds(weights: Sequence[int], digests: Sequence[str], count: int) -> list[li
             parts[parts.index((least, items, place))] = (least + weight, items + 1, place)
             part_of[name] = place
     return [[index for index, name in enumerate(digests) if part_of[name] == place] for _, _, place in parts]
-
-
-def without(dataset: Dataset, digests: Collection[str]) -> Dataset:
-    """The items whose digest is not among `digests` (see `lint`, code `overlap`).
-    Raises CalibrationError if nothing is left."""
-    if not digests:
-        return dataset
-    kept = [index for index, example in enumerate(dataset) if digest(example) not in digests]
-    if not kept:
-        do = "Give other items for calibration"
-        raise CalibrationError("every item is in the evaluation set too", where=dataset.name, do=do)
-    return Subset(dataset, kept)
 
 
 _PIECE = 1 << 20

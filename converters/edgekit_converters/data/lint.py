@@ -32,7 +32,7 @@ _BEARABLE = 0.1
 @dataclass(frozen=True)
 class Finding:
     """level: `error` stops a build, `warning` may spoil the result, `note` is worth knowing.
-    digests: for `overlap`, the items concerned, to give to `without`.
+    digests: for `overlap`, the items concerned, to leave out.
     where: of an error, the set that it is in."""
 
     code: str

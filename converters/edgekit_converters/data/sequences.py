@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.data.arrays import check_item, memory_bytes, npy_members, npz_members
-from edgekit_converters.data.dataset import HELD_OUT, Dataset, Example, RandomDataset, Subset
+from edgekit_converters.data.dataset import HELD_OUT, Dataset, Example, RandomDataset, Subset, spread
 from edgekit_converters.data.folder import files_in
 from edgekit_converters.data.open import GeneratedDataset, examples_function, split_pair
 from edgekit_converters.data.recordings import open_streams
@@ -110,10 +110,9 @@ def split_sequences(given: Sequences, progress: Progress = silent) -> tuple[Sequ
     starts = [int(start) for start in np.concatenate([[0], np.cumsum(given.lengths)])]
     spans = [(starts[place], starts[place + 1]) for place in range(count)]
     if count >= 5:
-        wanted = min(HELD_OUT, count // 5)
-        held = {(2 * place + 1) * count // (2 * wanted) for place in range(wanted)}
+        held = spread(count, min(HELD_OUT, count // 5))
         first = [span for place, span in enumerate(spans) if place not in held]
-        second = [spans[place] for place in sorted(held)]
+        second = [spans[place] for place in held]
     else:
         cuts = [end - max(1, (end - begin) // 5) if end - begin > 1 else end for begin, end in spans]
         first = [(begin, cut) for (begin, _), cut in zip(spans, cuts, strict=True)]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.data.dataset import Dataset, Example, Label, digest, sets_of
+from edgekit_converters.data.dataset import Dataset, Example, Label, digest, sets_of, spread
 from edgekit_converters.fidelity.intervals import best_class
 from edgekit_converters.recipe.conversion_errors import CalibrationError, SourceError
 from edgekit_converters.recipe.foreign_code import quiet
@@ -273,8 +273,7 @@ def pick_golden(reference: Reference, count: int = 4) -> list[int]:
         first_of.setdefault(key, index)
     different = list(first_of.values())
     if reference.best is None:
-        wanted = min(count, len(different))
-        return [different[(2 * place + 1) * len(different) // (2 * wanted)] for place in range(wanted)]
+        return [different[place] for place in spread(len(different), count)]
     best = reference.best
     leads = {}  # the first output's best score less its second best
     for index in different:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.data.dataset import spread
 from edgekit_converters.data.output_kinds import OFFSET, apart
 from edgekit_converters.fidelity.detection import decision_noise
 from edgekit_converters.fidelity.explain import examine, explain
@@ -129,11 +130,10 @@ class WorkspaceBench:
     def _inputs(self) -> list[Sequence[NDArray[Any]]]:
         """SAMPLES calibration samples, drawn at random from all of them."""
         count = self._workspace.statistics(self._format).samples
-        total = min(SAMPLES, count)
-        chosen = {(2 * place + 1) * count // (2 * total) for place in range(total)}
+        chosen = spread(count, SAMPLES)
         feeds = islice(self._workspace.feeds(self._format), count)
-        spread = [arrays for index, arrays in enumerate(feeds) if index in chosen]
-        return [spread[place] for place in np.random.default_rng(0).permutation(len(spread))]
+        found = [arrays for index, arrays in enumerate(feeds) if index in chosen]
+        return [found[place] for place in np.random.default_rng(0).permutation(len(found))]
 
     @cached_property
     def _samples(self) -> tuple[Sequence[Sequence[NDArray[Any]]], Sequence[Outputs]]:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from linting import lint
 
-from edgekit_converters.data.dataset import Example, digest, split, without
+from edgekit.building.data import without
+from edgekit_converters.data.dataset import Example, digest, split
 from edgekit_converters.data.lint import Survey, findings, survey
 from edgekit_converters.data.open import open_dataset
 from edgekit_converters.recipe.conversion_errors import CalibrationError
@@ -104,16 +105,16 @@ def test_overlap_is_named_counted_and_can_be_left_out(give):
     assert (finding.code, finding.level, len(finding.digests)) == ("overlap", "warning", 5)
     assert "5 items (" in finding.what
     assert "and 2 more" in finding.what
-    rest = without(calibration, finding.digests)
+    rest = without(calibration, survey(calibration), finding.digests, held_out=False)
     assert len(rest) == len(list(rest)) == 105
     assert {digest(e) for e in rest}.isdisjoint(digest(e) for e in evaluation)
-    assert without(calibration, ()) is calibration
+    assert without(calibration, survey(calibration), frozenset(), held_out=False) is calibration
 
 
 def test_nothing_left_after_the_overlap_is_an_error(give):
     dataset = give(RNG.normal(size=(3, 3)))
     with pytest.raises(CalibrationError, match="every item is in the evaluation set too"):
-        without(dataset, {digest(e) for e in dataset})
+        without(dataset, survey(dataset), frozenset(digest(e) for e in dataset), held_out=False)
 
 
 def test_overlap_is_found_by_pixels_not_by_file(give):
