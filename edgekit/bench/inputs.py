@@ -29,13 +29,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edgekit_runtime.contract.array_file import read_arrays
 from edgekit_runtime.contract.kinds import kind_of, takes_rows
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.system.errors import EdgekitError
-
-if TYPE_CHECKING:
-    from edgekit_runtime.contract.spec import Contract
 
 ARRAYS = (".npy", ".npz")
 
@@ -110,8 +109,6 @@ def load(given: str, contract: Contract) -> Any:
 
 
 def _read(given: str, contract: Contract, most_bytes: int) -> dict[str, Any]:
-    from edgekit_runtime.contract.array_file import read_arrays
-
     item = "one item: " + ", ".join(f"{spec.name} {list(spec.shape)}" for spec in contract.inputs)
     return read_arrays(Path(given), most_bytes, item)
 

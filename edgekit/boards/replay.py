@@ -24,12 +24,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from edgekit.boards.catalogue import CheckFinding, finding
 from edgekit.boards.emulated_board import UserlandError
 from edgekit.boards.userland import make_folder
 from edgekit_converters.formats.needs import Runtime
+from edgekit_profiles import Profile
 from edgekit_runtime.bundle.jobs import ask, bundle_job
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret
@@ -37,9 +38,6 @@ from edgekit_runtime.engines.registry import ENGINES, available
 from edgekit_runtime.system.board import state_dir
 from edgekit_runtime.system.children import run as run_child
 from edgekit_runtime.system.errors import EdgekitError, EngineError, MemoryExceeded, shorten
-
-if TYPE_CHECKING:
-    from edgekit_profiles import Profile
 
 _PIP_TIMEOUT_S = 300.0
 _MOST = 400

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,16 +27,15 @@ from edgekit.packaging.model_file import form_of, read_model
 from edgekit.packaging.output_errors import OutputError
 from edgekit.report.html import times_beside
 from edgekit_converters.formats.workload import precision_of, read_workload
+from edgekit_converters.recipe.artifact import Artifact, Recipe
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_profiles import CannotEstimateError, HostTimes, Precision, Workload
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret, SecretArgument, find_secret
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
+from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.system.errors import BundleError, EdgekitError, MissingExtraError
-
-if TYPE_CHECKING:
-    from edgekit_runtime.engines.registry import Engine
 
 _EXAMPLES = 8
 _LARGEST = 4 << 20  # elements of one made-up item
@@ -100,8 +99,6 @@ def _pack(one: Checkable, folder: Path) -> Path:
     """Pack the file with answers of this machine's engine. Raises EngineError."""
     from edgekit.packaging.assemble import BundleContent, assemble
     from edgekit.packaging.writer import write_bundle
-    from edgekit_converters.recipe.artifact import Artifact, Recipe
-    from edgekit_runtime.engines.registry import load_engine
 
     with load_engine(one.format, one.data, threads=1) as engine:
         contract = _contract_of(engine)

@@ -33,21 +33,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from edgekit.host import http1
 from edgekit.host.access import Client
 from edgekit.host.api import LONG_JSON, Api, InferenceRequest, refusal
-from edgekit.host.http1 import (
-    END_OF_HEAD,
-    Head,
-    HttpLimits,
-    Patience,
-    RequestError,
-    Response,
-    State,
-    body_length,
-    overdue,
-    parse_head,
-    response_head,
-)  # fmt: skip
 from edgekit.peers import peer_of
 
 _MOST_SKIPPED = 2**20
@@ -78,12 +66,12 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: Server, peer: str, sock: socket.socket, *, fits: bool) -> None:
         self._server, self.peer, self._sock, self._fits = server, peer, sock, fits
         self._asked = False  # whether a whole request ever came
-        self._state: State = "opening"
+        self._state: http1.State = "opening"
         self._since = self._first_byte = server.clock()
         self._scratch = bytearray(_SCRATCH)
         self._received = bytearray()  # what has come of a head, and what came behind a request
-        self._head: Head | None = None
-        self._last_head: tuple[bytes, Head] | None = None
+        self._head: http1.Head | None = None
+        self._last_head: tuple[bytes, http1.Head] | None = None
         self._client: Client | None = None
         self._body = bytearray()
         self._got = 0
@@ -101,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._enter("idle")
         if not self._fits:
-            self._refuse(RequestError(503, "too many connections", close=True))
+            self._refuse(http1.RequestError(503, "too many connections", close=True))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._state == "body":
@@ -170,10 +158,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """End the connection if its state has timed out."""
-        if not overdue(self._state, now - self._since, self._server.patience):
+        if not http1.overdue(self._state, now - self._since, self._server.patience):
             return
         if self._state in ("head", "body"):
-            self._refuse(RequestError(408, "the request took too long to arrive", close=True))
+            self._refuse(http1.RequestError(408, "the request took too long to arrive", close=True))
         else:
             self._wire.abort()
 
@@ -192,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         return self._transport
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: http1.State) -> None:
         self._state, self._since = state, self._server.clock()
 
     def _read_head(self) -> None:
@@ -203,19 +191,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._state != "head":
             self._enter("head")
         limits = self._server.limits
-        end = self._received.find(END_OF_HEAD, 0, limits.head_bytes)
+        end = self._received.find(http1.END_OF_HEAD, 0, limits.head_bytes)
         try:
             if end < 0:
                 if len(self._received) >= limits.head_bytes:
-                    raise RequestError(431, f"the headers exceed {limits.head_bytes} bytes", close=True)
+                    raise http1.RequestError(431, f"the headers exceed {limits.head_bytes} bytes", close=True)
                 return
             data = bytes(self._received[:end])
             if self._last_head is None or self._last_head[0] != data:  # a client that asks again sends the same head
-                self._last_head = data, parse_head(data, limits)
+                self._last_head = data, http1.parse_head(data, limits)
             head = self._last_head[1]
             self._client = self._server.api.admit(head)
-            length = body_length(head, limits)
-            del self._received[: end + len(END_OF_HEAD)]
+            length = http1.body_length(head, limits)
+            del self._received[: end + len(http1.END_OF_HEAD)]
             got = min(length, len(self._received))
             self._peek_at = head.json_bytes if (head.json_bytes or 0) <= LONG_JSON else None
             if (refused := self._refusal_if_late(head, self._received, got)) is not None:
@@ -223,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._turn_away(head, refused, left=length - got)
                 return
             self._server.reserve(length)
-        except RequestError as error:
+        except http1.RequestError as error:
             self._refuse(error)
             return
         self._head, self._body, self._got = head, bytearray(length), got
@@ -246,14 +234,14 @@ class Connection(asyncio.BufferedProtocol):
             self._enter("busy")
             self._task = asyncio.get_running_loop().create_task(self._answer(self._head))
 
-    def _refusal_if_late(self, head: Head, body: bytearray, got: int) -> Response | None:
+    def _refusal_if_late(self, head: http1.Head, body: bytearray, got: int) -> http1.Response | None:
         """The refusal decided by the JSON of an inference, once it has arrived; None to continue."""
         if self._peek_at is None or got < self._peek_at:
             return None
         at, self._peek_at = self._peek_at, None
         return self._server.api.refuse_early(head, body[:at], self._first_byte)
 
-    def _turn_away(self, head: Head, refused: Response, left: int) -> None:
+    def _turn_away(self, head: http1.Head, refused: http1.Response, left: int) -> None:
         """Refuse a request with an incomplete body; keep the connection if that is cheap."""
         self._skip = left
         if self._skip > _MOST_SKIPPED or not head.keep_alive or self._server.draining:
@@ -266,13 +254,13 @@ class Connection(asyncio.BufferedProtocol):
             self._enter("busy")  # not from here: what is received may be many such requests
             asyncio.get_running_loop().call_soon(self._finish)
 
-    async def _answer(self, head: Head) -> None:
+    async def _answer(self, head: http1.Head) -> None:
         request = InferenceRequest(head, self._body, self._first_byte, self._reserve, self._client)
         response = await self._server.api.handle(request)
         self._task = None
         self._forget_body()
         close = response.close or not head.keep_alive or self._server.draining
-        self._send(Response(response.status, response.parts, response.headers, close))
+        self._send(http1.Response(response.status, response.parts, response.headers, close))
         if close:
             self._wire.close()
             self._enter("writing")
@@ -304,24 +292,24 @@ class Connection(asyncio.BufferedProtocol):
             self._paused = False
             self._wire.resume_reading()
 
-    def _refuse(self, error: RequestError) -> None:
+    def _refuse(self, error: http1.RequestError) -> None:
         """Refuse, and drain the input: closing over unread bytes may lose the response."""
         self._forget_body()
         response = refusal(error)
         self._server.api.counts[response.status] += 1
         self._send_last(response)
 
-    def _send_last(self, response: Response) -> None:
+    def _send_last(self, response: http1.Response) -> None:
         """Send a response and end the connection once the client has read it."""
         self._received.clear()
-        self._send(Response(response.status, response.parts, response.headers, close=True))
+        self._send(http1.Response(response.status, response.parts, response.headers, close=True))
         self._enter("lingering")
         if self._wire.can_write_eof():
             with contextlib.suppress(OSError):  # the client has gone
                 self._wire.write_eof()
 
-    def _send(self, response: Response) -> None:
-        head = response_head(response)
+    def _send(self, response: http1.Response) -> None:
+        head = http1.response_head(response)
         if len(head) + sum(map(len, response.parts)) <= _JOIN:
             self._wire.write(b"".join((head, *response.parts)))
             return
@@ -346,15 +334,15 @@ class Server:
     def __init__(
         self,
         api: Api,
-        limits: HttpLimits | None = None,
-        patience: Patience | None = None,
+        limits: http1.HttpLimits | None = None,
+        patience: http1.Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
         tls: ssl.SSLContext | None = None,
         every_second: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.api = api
-        self.limits = limits or HttpLimits()
-        self.patience = patience or Patience()
+        self.limits = limits or http1.HttpLimits()
+        self.patience = patience or http1.Patience()
         self.clock = clock
         self.draining = False
         self._tls, self._every_second = tls, every_second
@@ -403,7 +391,7 @@ class Server:
     def reserve(self, size: int) -> None:
         """Reserve memory for a body or answer. Raises RequestError(503) if the total is too large."""
         if self._reserved + size > self.limits.bodies_bytes:
-            raise RequestError(503, "too many large requests at once", close=True)
+            raise http1.RequestError(503, "too many large requests at once", close=True)
         self._reserved += size
 
     def release(self, size: int) -> None:

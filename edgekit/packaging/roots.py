@@ -29,7 +29,14 @@ from edgekit.packaging.output_errors import KeysError
 from edgekit.packaging.writer import Signer, merge_signatures, signed_by, write_whole
 from edgekit_runtime.bundle.signature import Signature, keyid_of, verify
 from edgekit_runtime.bundle.trust_finding import load_in_force, read_trusted
-from edgekit_runtime.bundle.trust_root import ROOT_PAYLOAD_TYPE, follow, parse_root, read_root, signed_part
+from edgekit_runtime.bundle.trust_root import (
+    ROOT_PAYLOAD_TYPE,
+    follow,
+    parse_root,
+    parse_unsigned,
+    read_root,
+    signed_part,
+)
 from edgekit_runtime.bundle.trust_store import TrustStore, TrustTime, judge, tell_time
 from edgekit_runtime.system.errors import TrustError
 from edgekit_runtime.system.strict_json import canonical_bytes
@@ -127,8 +134,6 @@ def _sign_and_write(
 
 
 def _unsigned_store(signed: dict[str, Any]) -> TrustStore:
-    from edgekit_runtime.bundle.trust_root import parse_unsigned
-
     try:
         return parse_unsigned(signed, "the new root")
     except TrustError as error:

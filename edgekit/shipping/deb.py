@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import importlib.resources
 import os
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping import package
-from edgekit.shipping.folder import draft
+from edgekit.shipping.folder import board_script, draft
 from edgekit.shipping.package import PackageRequest, PackageResult, pack
 from edgekit.shipping.plan import DebError, user_name
 from edgekit.shipping.wheels import WheelTarget
@@ -143,7 +142,7 @@ def _write_control(tree: Path, packed: PackageResult, target: WheelTarget) -> No
     filled |= {"@ALLOW_UNSIGNED@": "--allow-unsigned" if packed.allow_unsigned else ""}
     filled |= {"@DELEGATE@": packed.delegate, "@DEVICE@": packed.device}
     for script in ("postinst", "prerm", "postrm"):
-        text = (importlib.resources.files("edgekit.shipping") / "board" / f"{script}.sh").read_text(encoding="utf-8")
+        text = board_script(script)
         for word, value in filled.items():
             text = text.replace(word, value)
         (folder / script).write_text(text, encoding="utf-8")

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import importlib.resources
 import os
 import shutil
 import tempfile
@@ -107,6 +108,11 @@ def put(made: Path, output: Path) -> None:
         for source, target in reversed(moved):
             target.rename(source)
         raise
+
+
+def board_script(name: str) -> str:
+    """A shell script that runs on a board."""
+    return (importlib.resources.files("edgekit.shipping") / "board" / f"{name}.sh").read_text(encoding="utf-8")
 
 
 def _is_ignored(name: str) -> bool:

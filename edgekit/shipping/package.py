@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import json
 import os
 import re
@@ -24,18 +23,16 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgekit.packaging.output_errors import OutputError
-from edgekit.shipping.folder import RECORD, SUMS, check_free, draft, put
+from edgekit.shipping.folder import RECORD, SUMS, board_script, check_free, draft, put
 from edgekit.shipping.plan import DeployPlan, NoWheelError, ShippingError, plan_deploy, unit, user_name
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect, metadata_of
 from edgekit.shipping.wheels import sha256_of
+from edgekit_profiles import Profile
+from edgekit_runtime.bundle.reader import Bundle, read_bundle, read_verified
 from edgekit_runtime.engines.registry import ENGINES
-
-if TYPE_CHECKING:
-    from edgekit_profiles import Profile
-    from edgekit_runtime.bundle.reader import Bundle
 
 LIST = "LICENCES.txt"
 _TEXT = re.compile(r"(^|/)(licen[cs]es?/|[^/]*(licen[cs]e|copying|notice|authors)[^/]*$)", re.IGNORECASE)
@@ -99,7 +96,7 @@ def write(folder: Path, wheels: Sequence[Path], debian: Sequence[str], model: st
 
 
 _SHORT = 12
-Approve = Callable[[Path, "Profile", str, str], None]
+Approve = Callable[[Path, Profile, str, str], None]
 _README = """\
 {title}
 
@@ -184,8 +181,6 @@ class PackageResult:
 
 def pack(request: PackageRequest) -> PackageResult:
     """Make the folder. Raises BundleError, MissingExtraError, ShippingError, OutputError."""
-    from edgekit_runtime.bundle.reader import read_bundle
-
     bundle = read_bundle(request.bundle)
     plan = plan_deploy(bundle, request.profile, request.engine, request.extras)
     delegate = plan.accelerator.library if plan.accelerator else ""
@@ -228,10 +223,9 @@ def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundl
         (folder / "service" / unit_name).write_text(service, encoding="utf-8")
     model = f"{bundle.manifest.name}: {bundle.manifest.licence or 'its bundle names no licence'}"
     write(folder / "licences", [house.folder / wheel.file for wheel in house.wheels], house.debian, model)
-    for script in ("install.sh", "uninstall.sh"):
-        text = (importlib.resources.files("edgekit.shipping") / "board" / script).read_text(encoding="utf-8")
-        (folder / script).write_text(text, encoding="utf-8")
-        (folder / script).chmod(0o755)
+    for script in ("install", "uninstall"):
+        (folder / f"{script}.sh").write_text(board_script(script), encoding="utf-8")
+        (folder / f"{script}.sh").chmod(0o755)
     environment = _digest(house.requirements.read_bytes(), " ".join(house.debian).encode())
     trusted = " ".join([*(sha256_of(folder / "trust" / name) for name in trust), str(request.allow_unsigned)])
     release = _digest(digest.encode(), environment.encode(), service.encode(), trusted.encode())
@@ -272,8 +266,6 @@ def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundl
 
 def _copy_trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, ...]:
     """The files' names in the package. Raises ShippingError, SignatureError."""
-    from edgekit_runtime.bundle.reader import read_verified
-
     if not request.trust:
         return ()
     if bundle.manifest.encrypted_with is None:

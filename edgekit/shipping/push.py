@@ -20,27 +20,17 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edgekit.shipping import ssh
+from edgekit.shipping.folder import board_script
 from edgekit.shipping.package import PackageOptions, PackageRequest, PackageResult, pack, packed_files
 from edgekit.shipping.plan import BoardRefusedError, ShippingError, package_name
-from edgekit.shipping.ssh import (
-    Address,
-    CommandResult,
-    RemoteBoard,
-    SshConnection,
-    answered_by,
-    probe,
-    probe_words,
-    profile_for,
-    script,
-)
 from edgekit.shipping.wheels import sha256_of
+from edgekit_profiles import Catalogue, Profile
 from edgekit_profiles.anchors import parse_anchor_file
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.system.strict_json import read_json
-
-if TYPE_CHECKING:
-    from edgekit_profiles import Catalogue, Profile
 
 _SMALL = 1 << 20
 _UNPACKED = 3.5  # an environment's size on the disk against that of its wheels, rounded up
@@ -63,7 +53,7 @@ class PushRequest(PackageOptions):
     """
 
     bundle: Path
-    address: Address
+    address: ssh.Address
     profile: Profile | None = None
     prefix: str = ""
     bench: tuple[str, ...] | None = ()
@@ -79,7 +69,7 @@ class PushResult:
     """
 
     packed: PackageResult
-    board: RemoteBoard
+    board: ssh.RemoteBoard
     prefix: str
     sent: int
     kept: int
@@ -91,13 +81,14 @@ class PushResult:
 
 def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) -> PushResult:
     """say: called at each step. Raises SshError, BoardRefusedError, and what `pack` raises."""
-    from edgekit_runtime.bundle.reader import read_bundle
-
     manifest = read_bundle(request.bundle).manifest
     name = package_name(manifest.name)
-    with SshConnection(request.address) as connection, tempfile.TemporaryDirectory(prefix="edgekit-push-") as folder:
-        board = probe(connection, catalogue, request.prefix)
-        profile = profile_for(board, request.profile, request.address.to)
+    with (
+        ssh.SshConnection(request.address) as connection,
+        tempfile.TemporaryDirectory(prefix="edgekit-push-") as folder,
+    ):
+        board = ssh.probe(connection, catalogue, request.prefix)
+        profile = ssh.profile_for(board, request.profile, request.address.to)
         say(f"{request.address.to} is {profile.name} ({board.detected.sure}: {board.detected.why})")
         prefix = _resolve_prefix(board.root, board.home, name, request.prefix)
         options = {field.name: getattr(request, field.name) for field in fields(PackageOptions)}
@@ -134,13 +125,11 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
     return PushResult(packed, board, prefix, sent, kept, size, selftest, record, anchors)
 
 
-def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+def bench_on(address: ssh.Address, bundle: Path, arguments: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
     """The record of `edgekit bench` on a board with this bundle. Raises SshError, ShippingError."""
-    from edgekit_runtime.bundle.reader import read_bundle
-
     name = package_name(read_bundle(bundle).manifest.name)
-    with SshConnection(address) as connection:
-        board = probe_words(connection.check(_WHERE))
+    with ssh.SshConnection(address) as connection:
+        board = ssh.probe_words(connection.check(_WHERE))
         place = _resolve_prefix(board["uid"][-1:] == ["0"], (board["home"] or [""])[-1], name, prefix)
         there = connection.run('sha256sum <"$1/model/current/bundle.ekb"', place)
         if there.code != 0 or there.out[:64] != sha256_of(bundle):
@@ -163,7 +152,7 @@ def _resolve_prefix(root: bool, home: str, name: str, prefix: str) -> str:
     return prefix.rstrip("/") or f"{'/opt' if root else home}/edgekit/{name}"
 
 
-def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say) -> tuple[int, int, int]:
+def send(connection: ssh.SshConnection, packed: PackageResult, prefix: str, say: Say) -> tuple[int, int, int]:
     """(files sent, files that were there, bytes sent); a damaged file is sent once more."""
     files = packed_files(packed.path)
     places = {digest: packed.path / name for name, digest in files.items()}
@@ -182,14 +171,14 @@ def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say
     return sent, max(len(places) - sent, 0), size
 
 
-def missing_files(connection: SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
+def missing_files(connection: ssh.SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
     """SHA-256 of each file that the board lacks -> bytes of an earlier try."""
     asked = "".join(f"{digest} {path.stat().st_size}\n" for digest, path in sorted(places.items())).encode()
     said = re.findall(r"(?m)^([0-9a-f]{64}) ([0-9]{1,15})$", _store(connection, prefix, "wanted", given=asked))
     return {digest: min(int(have), places[digest].stat().st_size) for digest, have in said if digest in places}
 
 
-def _send_files(connection: SshConnection, prefix: str, places: dict[str, Path], wanted: dict[str, int]) -> int:
+def _send_files(connection: ssh.SshConnection, prefix: str, places: dict[str, Path], wanted: dict[str, int]) -> int:
     """Send small files together and resume large ones one by one; return bytes sent."""
     small = [digest for digest in wanted if places[digest].stat().st_size < _SMALL]
     size = 0
@@ -213,7 +202,7 @@ def _send_files(connection: SshConnection, prefix: str, places: dict[str, Path],
     return size
 
 
-def _install(connection: SshConnection, packed: PackageResult, prefix: str, key: str | None) -> None:
+def _install(connection: ssh.SshConnection, packed: PackageResult, prefix: str, key: str | None) -> None:
     """Run the installer on the board. key: id of the key of encrypted blobs, never sent."""
     installer = f"{prefix}/pushed/{packed.release}/install.sh"
     done = connection.run('sh "$@" 2>&1', installer, "--prefix", prefix, timeout_s=_INSTALL_S)
@@ -229,14 +218,14 @@ def _install(connection: SshConnection, packed: PackageResult, prefix: str, key:
     _store(connection, prefix, "prune", packed.release)
 
 
-def _bench(connection: SshConnection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
+def _bench(connection: ssh.SshConnection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
     """The board's record, with the bundle's name here."""
     command = _edgekit_command(prefix, "bench", f"{prefix}/model", "--json", *arguments)
     record = _parse_record(connection.run(command, timeout_s=_BENCH_S), connection.address.to)
     return record | {"bundle": str(bundle), "on": connection.address.to}
 
 
-def _parse_record(done: CommandResult, where: str) -> dict[str, Any]:
+def _parse_record(done: ssh.CommandResult, where: str) -> dict[str, Any]:
     """Parse the object that a command on the board printed. Raises ShippingError."""
     try:
         record = read_json(dict[str, Any], done.out, "its answer")
@@ -244,7 +233,7 @@ def _parse_record(done: CommandResult, where: str) -> dict[str, Any]:
         last = (done.err.strip().splitlines() or ["no output"])[-1]
         raise ShippingError(f"the command returned no result: {last}", where=where) from error
     if "error" in record:
-        with answered_by(where):
+        with ssh.answered_by(where):
             what, do = str(record["error"]["what"]), str(record["error"]["do"])
         raise ShippingError(what, where=where, do=do)
     return record
@@ -255,6 +244,6 @@ def _edgekit_command(prefix: str, *words: str) -> str:
     return f"EDGEKIT_STATE_DIR={state} {shlex.join([f'{prefix}/env/bin/edgekit', *words])}"
 
 
-def _store(connection: SshConnection, prefix: str, task: str, *names: str, given: Any = None) -> str:
+def _store(connection: ssh.SshConnection, prefix: str, task: str, *names: str, given: Any = None) -> str:
     again = "What was copied is kept: run it again"
-    return connection.check(script("store"), prefix, task, *names, given=given, timeout_s=_INSTALL_S, do=again)
+    return connection.check(board_script("store"), prefix, task, *names, given=given, timeout_s=_INSTALL_S, do=again)

@@ -18,7 +18,6 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import importlib.resources
 import re
 import shlex
 import shutil
@@ -31,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
+from edgekit.shipping.folder import board_script
 from edgekit.shipping.plan import BoardRefusedError, SshError
 from edgekit_profiles import Catalogue, Profile, runtime_python
 from edgekit_runtime.system.errors import EdgekitError, shorten
@@ -298,16 +298,12 @@ class RemoteBoard:
     lacks: tuple[str, ...]
 
 
-def script(name: str) -> str:
-    return (importlib.resources.files("edgekit.shipping") / "board" / f"{name}.sh").read_text(encoding="utf-8")
-
-
 def probe(connection: SshConnection, catalogue: Catalogue, folder: str = "") -> RemoteBoard:
     """folder: of the package, to measure its free space. Raises SshError."""
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
 
-    out = connection.check(script("probe"), *([folder] if folder else []))
+    out = connection.check(board_script("probe"), *([folder] if folder else []))
     said = probe_words(out)
     with tempfile.TemporaryDirectory(prefix="edgekit-board-") as copied:
         for name, data in probe_files(out).items():

@@ -33,13 +33,12 @@ from urllib.parse import urlsplit
 
 from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping.plan import NoWheelError, WheelDownloadError
+from edgekit_profiles import Profile
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.system.errors import MissingExtraError, shorten
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
-
-    from edgekit_profiles import Profile
 
 DEBIAN_ARCH = {"aarch64": "arm64", "armv7l": "armhf", "x86_64": "amd64"}
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # by glibc's minor version: PEP 600

@@ -16,7 +16,7 @@ from edgekit.shipping.programs.template import fill, js
 from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.contract.kinds import kind_of, pictures
 from edgekit_runtime.contract.pixels import pixel_step
-from edgekit_runtime.contract.spec import ImageSpec, InputContract, TensorSpec
+from edgekit_runtime.contract.spec import InputContract, TensorSpec
 from edgekit_runtime.engines.registry import ENGINES, pick
 
 
@@ -123,7 +123,8 @@ def _frigate(artifact: ExportedArtifact) -> dict[str, bytes]:
     )  # fmt: skip
     scaled = {(0.0, 255.0): "float", (0.0, 1.0): "float_denorm"}.get((max(picture.mean), min(picture.std)))
     plain = len(set(picture.mean)) == len(set(picture.std)) == 1
-    dtype = scaled if tensor.dtype == "float32" and plain else "int" if _takes_pixels(picture, tensor) else None
+    as_bytes = tensor.dtype == "uint8" and pixel_step(picture, tensor)[0] in ("same", "cast")
+    dtype = scaled if tensor.dtype == "float32" and plain else "int" if as_bytes else None
     if head is not None and dtype is not None and picture.color != "gray":
         texts = {
             "TITLE": artifact.title, "MODEL": f"model.{entry.format}", "DETECTOR": head[0], "MODEL_TYPE": head[1],
@@ -132,8 +133,3 @@ def _frigate(artifact: ExportedArtifact) -> dict[str, bytes]:
         }  # fmt: skip
         files["frigate.yml"] = fill("frigate.yml", texts, {}).encode()
     return files
-
-
-def _takes_pixels(image: ImageSpec, tensor: TensorSpec) -> bool:
-    """Whether the tensor is the picture's bytes themselves."""
-    return tensor.dtype == "uint8" and pixel_step(image, tensor)[0] in ("same", "cast")

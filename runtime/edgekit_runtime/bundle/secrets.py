@@ -18,23 +18,24 @@ Rules:
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import shlex
 import stat
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from time import monotonic
+from typing import Literal, NoReturn
 
 from edgekit_runtime.bundle.cipher import KEY_BYTES, key_id
 from edgekit_runtime.bundle.trust_finding import config_dir
 from edgekit_runtime.system.children import leave_no_core, withhold
 from edgekit_runtime.system.errors import SecretError
 from edgekit_runtime.system.files import first_unsafe, open_regular
-
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 MOST_KEYS = 16
 _LEAST_DIFFERENT = 8
@@ -232,8 +233,6 @@ def missing(wanted: str, where: str) -> SecretError:
 def keys_in(data: bytes, where: str) -> list[bytes]:
     """The keys in `data`, newest first.
     Raises SecretError (secret-format), which never repeats data."""
-    import base64
-
     if len(data) == KEY_BYTES and not all(byte < 128 for byte in data):
         return [data]
     if data.lstrip().startswith(b"-----BEGIN"):
@@ -299,8 +298,6 @@ def from_command(command: str, where: str, limit_s: float) -> bytes:
     """What the command prints. limit_s: how long it may take.
     Its standard error is this process's, so that its messages reach the user."""
     import subprocess
-    import threading
-    from time import monotonic
 
     end = monotonic() + limit_s
     said: list[bytes] = []
@@ -336,8 +333,6 @@ def from_command(command: str, where: str, limit_s: float) -> bytes:
 
 
 def words(command: str) -> list[str]:
-    import shlex
-
     try:
         return shlex.split(command)
     except ValueError:

@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from numpy.typing import NDArray
 
+from edgekit_runtime.cache.bounded import BoundStats
 from edgekit_runtime.cache.disk import DiskCache, DiskStats
 from edgekit_runtime.cache.memory_tier import MISS, MemoryCache, MemoryStats, Miss, freeze
 from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
 from edgekit_runtime.system.records import record, replace
 
 if TYPE_CHECKING:
-    from edgekit_runtime.cache.bounded import BoundStats
     from edgekit_runtime.cache.shared import SharedCache, SharedStats
 
 CHEAP = 0.01

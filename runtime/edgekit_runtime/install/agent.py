@@ -24,25 +24,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgekit_runtime.bundle.trust_store import TrustStore
+from edgekit_runtime.install import orders
 from edgekit_runtime.install.durable import make_folders, read_text, storage_errors, write_file
 from edgekit_runtime.install.hawkbit import HawkbitLink
 from edgekit_runtime.install.installing import InstallOptions, fetch_shadow, install
 from edgekit_runtime.install.layout import Root, is_root
-from edgekit_runtime.install.orders import (
-    MOST_ERROR,
-    AgentNote,
-    Former,
-    Order,
-    OrderRate,
-    OrderReport,
-    Phase,
-    RootState,
-    decide,
-    next_note,
-    outcome,
-    parse_order,
-    pause_s,
-)
 from edgekit_runtime.install.root_objects import store_of
 from edgekit_runtime.install.shadowing import end_shadow, shadow_file
 from edgekit_runtime.install.status_and_rollback import activate, rollback, status
@@ -94,9 +80,9 @@ class Agent:
         self._options = options
         self._topic = f"{ROOT}/{device_id(options.device)}"
         self.note = _read_note(options.root)
-        self._rate = OrderRate(time.monotonic)
+        self._rate = orders.OrderRate(time.monotonic)
         self._refused: dict[str, tuple[TrustStore | None, str, str]] = {}
-        self._newer: Order | None = None
+        self._newer: orders.Order | None = None
         self._withdrawn = False
         self._not_before = 0.0
         self._spread = True
@@ -150,7 +136,7 @@ class Agent:
             self._newer, self._withdrawn = None, True
             return
         try:
-            order = parse_order(payload)
+            order = orders.parse_order(payload)
         except WindowError as error:
             _LOG.warning("an order was refused (%s): %s", error.word, error)
             return
@@ -177,12 +163,12 @@ class Agent:
             if (work is None or work.stage == "fetch") and self.note.phase in (None, "fetching", "shadowing"):
                 self._work = None
                 end_shadow(self._options.root)
-                self._write(next_note(self.note, None, RootState(), 0))
+                self._write(orders.next_note(self.note, None, orders.RootState(), 0))
         if self._newer is None or (work is not None and not work.interrupt()) or not self._rate.take():
             return
         order, self._newer, self._work = self._newer, None, None
         end_shadow(self._options.root, keep=order.sha256)
-        self._write(next_note(self.note, order, self._standing(), int(1000 * time.time())))
+        self._write(orders.next_note(self.note, order, self._standing(), int(1000 * time.time())))
         self._spread, self._not_before = True, 0.0
 
     # One step after the other.
@@ -198,9 +184,9 @@ class Agent:
         elif note.order is not None and not note.final and time.monotonic() >= self._not_before:
             self._take_step(note, note.order)
 
-    def _take_step(self, note: AgentNote, order: Order) -> None:
+    def _take_step(self, note: orders.AgentNote, order: orders.Order) -> None:
         root = self._standing()
-        step = decide(note, root)
+        step = orders.decide(note, root)
         if step == "install" and note.phase is None and (before := self._refused.get(order.sha256)):
             trusted, error, code = before
             if trusted == self._trusted():
@@ -254,7 +240,7 @@ class Agent:
             if self.note.order is not None and self.note.order.shadow:
                 self._end("shadowing")
             return  # the root says what came of it
-        phase = outcome(error, work.stage in ("selftest", "trial"))
+        phase = orders.outcome(error, work.stage in ("selftest", "trial"))
         if phase is not None:
             self._end(phase, _short(error), error.code)
             if phase == "refused" and error.code not in _MAY_PASS_LATER and self.note.order is not None:
@@ -263,12 +249,12 @@ class Agent:
                     del self._refused[next(iter(self._refused))]
             return
         self._write(replace(self.note, error=_short(error), code=error.code))
-        self._wait_a_part_of(pause_s(self.note.tries))
+        self._wait_a_part_of(orders.pause_s(self.note.tries))
 
-    def _end(self, phase: Phase, error: str = "", code: str = "") -> None:
+    def _end(self, phase: orders.Phase, error: str = "", code: str = "") -> None:
         if phase != "shadowing":
             end_shadow(self._options.root)
-        self._write(replace(self.note, phase=phase, error=error[:MOST_ERROR], code=code))
+        self._write(replace(self.note, phase=phase, error=error[: orders.MOST_ERROR], code=code))
 
     def _then(self) -> None:
         """Run the owner's command; a failure is only logged."""
@@ -279,13 +265,13 @@ class Agent:
         except (OSError, subprocess.SubprocessError) as error:
             _LOG.error("the command after a switch failed: %s", error)
 
-    def _standing(self) -> RootState:
+    def _standing(self) -> orders.RootState:
         if not is_root(self._options.root):
-            return RootState()
+            return orders.RootState()
         root = Root.open(self._options.root)
         journal = root.journal()
         current, trial, previous = (root.try_record(n) for n in (journal.current, journal.on_trial, journal.previous))
-        return RootState(
+        return orders.RootState(
             current.object if current else "",
             current.version if current else "",
             trial.object if trial else "",
@@ -304,7 +290,7 @@ class Agent:
     def _wait_a_part_of(self, most_s: float) -> None:
         self._not_before = time.monotonic() + random.uniform(0.0, most_s)
 
-    def _write(self, note: AgentNote) -> None:
+    def _write(self, note: orders.AgentNote) -> None:
         """Write the note durably, then report it. Raises StorageError."""
         folder = self._options.root
         if not folder.is_dir():
@@ -314,7 +300,7 @@ class Agent:
         self.note = note
         self._report(note)
 
-    def _report(self, note: AgentNote) -> None:
+    def _report(self, note: orders.AgentNote) -> None:
         if note.order is None:
             return
         version = ""
@@ -322,9 +308,9 @@ class Agent:
             version = self._standing().version
         except EdgekitError as error:
             _LOG.error("%s", error)
-        former = Former(note.former_version, note.former_sha256) if note.former_sha256 else None
+        former = orders.Former(note.former_version, note.former_sha256) if note.former_sha256 else None
         phase, sha256 = note.phase or "fetching", note.order.sha256
-        said = OrderReport(note.order.rev, phase, version, note.error, note.code, former, sha256).encode()
+        said = orders.OrderReport(note.order.rev, phase, version, note.error, note.code, former, sha256).encode()
         if said != self._said and self.link.publish(f"{self._topic}/rep", said, retain=True):
             self._said = said
 
@@ -336,7 +322,7 @@ class _Work:
     error: None while running and after success.
     """
 
-    def __init__(self, order: Order, options: AgentOptions) -> None:
+    def __init__(self, order: orders.Order, options: AgentOptions) -> None:
         self.stage, self.over = "fetch", threading.Event()
         self.error: EdgekitError | None = None
         self.interrupted = False
@@ -375,16 +361,16 @@ class _Work:
         self.stage = stage
 
 
-def _read_note(root: Path) -> AgentNote:
+def _read_note(root: Path) -> orders.AgentNote:
     """The stored note; empty if unreadable: the order is retained, and comes again."""
     try:
         text = read_text(root / "agent.json")
-        return AgentNote() if text is None else read_json(AgentNote, text, "agent.json", format=1)
+        return orders.AgentNote() if text is None else read_json(orders.AgentNote, text, "agent.json", format=1)
     except (ValueError, EdgekitError) as error:
         _LOG.warning("agent.json starts empty: %s", error)
-        return AgentNote()
+        return orders.AgentNote()
 
 
 def _short(error: EdgekitError) -> str:
     """Without the place: a report names no path."""
-    return " ".join(error.what.split())[:MOST_ERROR]
+    return " ".join(error.what.split())[: orders.MOST_ERROR]

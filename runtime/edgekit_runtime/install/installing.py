@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgekit_runtime.bundle.header import Header
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.bundle.trust_finding import TrustPolicy
 from edgekit_runtime.bundle.trust_store import judge, seen_after
 from edgekit_runtime.install.fetch import BundleSource, FetchOptions, fetch, head_of, source_of
 from edgekit_runtime.install.journal import Attempt, State, Transition, TrialBy
 from edgekit_runtime.install.layout import Generation, Root, Slot, is_root, timestamp
-from edgekit_runtime.install.lock import alone
+from edgekit_runtime.install.lock import alone, hold
 from edgekit_runtime.install.prove import Proof, TrialOptions, prove
 from edgekit_runtime.install.root_objects import read_locked, store_of, store_trust_files, trust_files
 from edgekit_runtime.install.rules import BoardIdentity, InstallRules, name_of
@@ -35,7 +36,6 @@ from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.system.errors import DownloadError, EdgekitError, InstallError, IntegrityError
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.bundle.secrets import SecretArgument
 
 
@@ -367,7 +367,6 @@ class _InstallRun:
 
     def _read_file(self, path: Path) -> Bundle:
         from edgekit_runtime.bundle.secrets import find_secret
-        from edgekit_runtime.install.lock import hold
 
         try:
             lease = hold(path)

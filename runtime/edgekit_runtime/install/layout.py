@@ -37,22 +37,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit_runtime.install.durable import (
-    clear_link,
-    foreign_file_error,
-    make_folder,
-    make_folders,
-    move,
-    names_in,
-    open_regular,
-    put_link,
-    read_link,
-    read_text,
-    remove,
-    storage_error,
-    storage_errors,
-    write_file,
-)
+from edgekit_runtime.install import durable
+from edgekit_runtime.install.durable import storage_errors
 from edgekit_runtime.install.journal import AcceptedSequence, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
 from edgekit_runtime.system.errors import EdgekitError, InstallError, StorageError
@@ -107,7 +93,7 @@ class Root:
                 raise InstallError(
                     "not a folder", where=str(root.path), do="Name a folder, new or empty", code="install-root"
                 )
-            make_folders(root.path)
+            durable.make_folders(root.path)
             known = _OWN | DRAFTS | _OF_AGENT
             others = sorted(entry.name for entry in root.path.iterdir() if entry.name not in known)
         if others:
@@ -118,7 +104,7 @@ class Root:
     def furnish(self) -> None:
         """Create what this root lacks, under the lock; slot.json, which makes it a root, last."""
         for folder in (self.incoming, self.objects, self.generations):
-            make_folder(folder)
+            durable.make_folder(folder)
         if not _has(self.path, "slot.json"):
             self.write_slot(Slot())
 
@@ -135,7 +121,7 @@ class Root:
     def slot(self) -> Slot:
         """Raises InstallError (install-root)."""
         file = self.path / "slot.json"
-        text = read_text(file)
+        text = durable.read_text(file)
         if text is None:
             raise InstallError(
                 "is missing, and with it the root's trusted keys", where=str(file), do=_RECREATE, code="install-root"
@@ -144,7 +130,7 @@ class Root:
         return slot
 
     def write_slot(self, slot: Slot) -> None:
-        write_file(self.path / "slot.json", json_text(slot))
+        durable.write_file(self.path / "slot.json", json_text(slot))
 
     def journal(self) -> Journal:
         """The journal; if absent, one rebuilt from `current` and the generations.
@@ -152,7 +138,7 @@ class Root:
         Raises InstallError (install-root).
         """
         file = self.path / "journal.json"
-        text = read_text(file)
+        text = durable.read_text(file)
         if text is not None:
             return parse_journal(text, str(file))
         numbers, found = self.numbers(), []
@@ -168,19 +154,19 @@ class Root:
         return journal
 
     def write_journal(self, journal: Journal) -> None:
-        write_file(self.path / "journal.json", journal.text())
+        durable.write_file(self.path / "journal.json", journal.text())
 
     def read_current(self) -> int | None:
         """The generation that `current` points at, None if absent. Raises InstallError (planted)."""
         try:
-            target = read_link(self.current)
+            target = durable.read_link(self.current)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise foreign_file_error("`current` is not a link", self.current) from error
+            raise durable.foreign_file_error("`current` is not a link", self.current) from error
         found = _CURRENT.fullmatch(target)
         if found is None:
-            raise foreign_file_error(f"`current` leads to {target!r:.80}", self.current)
+            raise durable.foreign_file_error(f"`current` leads to {target!r:.80}", self.current)
         return int(found[1])
 
     def switch(self, before: Journal, after: Journal) -> None:
@@ -191,31 +177,31 @@ class Root:
         number, ready = after.answering, self.path / "current.new"
         there = number == self.read_current()
         if number is not None and not there:
-            put_link(ready, f"generations/{number}")
+            durable.put_link(ready, f"generations/{number}")
         else:
             with contextlib.suppress(StorageError):  # a cut left it: it disturbs nothing
-                clear_link(ready, "generations")
+                durable.clear_link(ready, "generations")
         try:
             self.write_journal(after)  # may be there, and yet fail: its folder is flushed last
             with storage_errors(self.current):
                 if not there and number is not None:
-                    move(ready, self.current)
+                    durable.move(ready, self.current)
                 elif not there:
-                    remove(self.current)
+                    durable.remove(self.current)
         except StorageError:
             with contextlib.suppress(InstallError, OSError):
                 self.write_journal(before)
             with contextlib.suppress(InstallError, OSError):
                 if before.answering is not None and self.read_current() != before.answering:
-                    put_link(ready, f"generations/{before.answering}")
-                    move(ready, self.current)
+                    durable.put_link(ready, f"generations/{before.answering}")
+                    durable.move(ready, self.current)
             raise
 
     def numbers(self) -> list[int]:
         """Complete generations, sorted."""
         with storage_errors(self.generations, reads=True):
             try:
-                names = names_in(self.generations)
+                names = durable.names_in(self.generations)
             except FileNotFoundError:
                 return []
         return sorted(int(name) for name in names if _CURRENT.fullmatch(f"generations/{name}"))
@@ -227,7 +213,7 @@ class Root:
             file = self.generation(number) / "generation.json"
             texts.append(str(number))
             with contextlib.suppress(EdgekitError):
-                found: Generation = parse_record(Generation, file, read_text(file), "")
+                found: Generation = parse_record(Generation, file, durable.read_text(file), "")
                 texts[-1] += f" ({found.name} version {found.version})"
         return f"Generations: {', '.join(texts)}" if texts else "There are no generations"
 
@@ -237,7 +223,7 @@ class Root:
         And InstallError (planted) if another user could have written that an unsigned bundle is accepted.
         """
         file = self.generation(number) / "generation.json"
-        text = read_text(file)
+        text = durable.read_text(file)
         if text is None:
             there = f"{self.numbers_text()}: edgekit status --root {self.path}"
             raise InstallError(f"there is no generation {number}", where=str(self.path), do=there, code="no-generation")
@@ -271,7 +257,7 @@ class Root:
             what = f"the bundle of generation {number} is gone"
             raise InstallError(what, where=str(path), do="Install it again", code="no-generation") from error
         except OSError as error:
-            raise storage_error(error, path, reads=True) from error
+            raise durable.storage_error(error, path, reads=True) from error
 
     def hold_current(self) -> tuple[Lease, Generation]:
         """Hold the active generation; follows a concurrent switch."""
@@ -372,7 +358,7 @@ class Events:
                 line[name] = value[:_MOST_VALUE] if isinstance(value, str) else value
         data = (json.dumps(line) + "\n").encode()
         with contextlib.suppress(OSError, EdgekitError):
-            descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            descriptor = durable.open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             try:
                 size = os.fstat(descriptor).st_size
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a power cut tore the last one
@@ -383,7 +369,7 @@ class Events:
             if size > MOST_BYTES:
                 kept = self._path.read_bytes()
                 newer = kept[kept.index(b"\n", len(kept) // 2) + 1 :]
-                write_file(self._path, newer.decode("utf-8", errors="replace"))
+                durable.write_file(self._path, newer.decode("utf-8", errors="replace"))
 
     def read(self) -> list[dict[str, Any]]:
         """Oldest first, without lines that a power cut tore."""

@@ -29,7 +29,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.bundle.trust_finding import Trust, TrustPolicy, load_trust
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.bundle.trust_finding import Trust, TrustDecision, TrustPolicy, load_trust
 from edgekit_runtime.install.layout import Generation, Root, timestamp
 from edgekit_runtime.install.lock import Lease, alone, hold
 from edgekit_runtime.install.root_objects import read_locked, store_of
@@ -46,7 +47,7 @@ from edgekit_runtime.install.trial_verdict import (
     terms_of,
     write_counts,
 )
-from edgekit_runtime.serving.opened import ShadowTask
+from edgekit_runtime.serving.opened import OpenedBundle, ShadowTask
 from edgekit_runtime.system.errors import (
     BundleError,
     EdgekitError,
@@ -62,11 +63,8 @@ from edgekit_runtime.system.errors import (
 from edgekit_runtime.system.threads import begin
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.bundle.secrets import SecretArgument
-    from edgekit_runtime.bundle.trust_finding import TrustDecision
     from edgekit_runtime.serving.model import Model
-    from edgekit_runtime.serving.opened import OpenedBundle
 
     _How = tuple[Trust, SecretArgument, Callable[[Bundle], OpenedBundle]]
 

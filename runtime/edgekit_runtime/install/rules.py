@@ -23,11 +23,10 @@ from edgekit_runtime.bundle.header import Header, align_up
 from edgekit_runtime.bundle.manifest import MAX_BUNDLE_BYTES, Manifest
 from edgekit_runtime.bundle.reader import Opening
 from edgekit_runtime.bundle.trust_finding import TrustDecision, TrustPolicy
-from edgekit_runtime.bundle.trust_store import TrustStore
+from edgekit_runtime.bundle.trust_store import TrustStore, TrustTime, parse_time
 from edgekit_runtime.system.errors import DownloadError, InstallError
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle.trust_store import TrustTime
     from edgekit_runtime.install.journal import AcceptedSequence
 
 _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "armv8l": "armv7l", "armv6l": "armv7l"}
@@ -124,8 +123,6 @@ def check_board(manifest: Manifest, board: BoardIdentity, where: str) -> None:
 
 def check_dates(manifest: Manifest, moment: TrustTime, where: str) -> None:
     """Raises InstallError (expired, not-yet-valid)."""
-    from edgekit_runtime.bundle.trust_store import parse_time
-
     if manifest.expires is not None and moment.at_s >= parse_time(manifest.expires):
         what = f"the bundle expired on {manifest.expires} {moment.text}"
         do = "Install a newer one; or set the clock, if that is what is wrong"

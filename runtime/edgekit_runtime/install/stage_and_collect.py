@@ -28,22 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.install.durable import (
-    drop_folder,
-    drop_twin,
-    free_bytes,
-    make_folder,
-    make_link,
-    move,
-    move_between,
-    names_in,
-    open_regular,
-    remove,
-    storage_errors,
-    sync_folder,
-    write_file,
-)
-from edgekit_runtime.install.journal import MOST_TRIES, Journal, Transition
+from edgekit_runtime.install import durable
+from edgekit_runtime.install.durable import storage_errors
+from edgekit_runtime.install.journal import MOST_TRIES, Attempt, Journal, Transition
 from edgekit_runtime.install.layout import DRAFTS, Generation, Root, timestamp
 from edgekit_runtime.install.lock import alone, in_use
 from edgekit_runtime.install.trial_verdict import failed_starts
@@ -52,7 +39,6 @@ from edgekit_runtime.system.strict_json import json_text
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle
-    from edgekit_runtime.install.journal import Attempt
 
 _SPARE_BYTES = 1 << 20
 """Kept free besides a bundle, for the journal, the record and folders."""
@@ -64,7 +50,7 @@ def settle(root: Root, clock: Callable[[], float] = time.time) -> Journal:
     """Raises InstallError (install-root), StorageError, InstallError (planted)."""
     journal = root.journal()
     with storage_errors(root.path):  # its writer may have been killed before its name was flushed
-        sync_folder(root.path)
+        durable.sync_folder(root.path)
     trial = journal.on_trial
     if trial is None:
         return apply(root, journal, Transition(journal, "point"))
@@ -136,24 +122,24 @@ def sweep(root: Root, journal: Journal) -> CollectionResult:
             sure = sure and bool(wanted)
             for entry in _entries(root.generation(number)):  # drafts of what is written down of a trial
                 if entry.suffix == ".new" and (entry.is_symlink() or entry.is_file()):
-                    remove(entry)
+                    durable.remove(entry)
         elif wanted and in_use(root.object(wanted)):
             objects.add(wanted)
             done.in_use.append(f"generations/{number}")
         else:
             _count(done, root, root.generation(number))
-            drop_folder(root.generation(number))
+            durable.drop_folder(root.generation(number))
     for entry in _entries(root.generations):
         if _DRAFT.fullmatch(entry.name):
-            drop_folder(entry)
+            durable.drop_folder(entry)
     # Parts go before the objects: a power cut amid a rename leaves one file under both names.
     keep = root.part(journal.attempt.source) if journal.attempt else None
     for entry in _entries(root.incoming):
         if entry.suffix == ".part" and entry != keep:
             _count(done, root, entry)
-            remove(entry)
+            durable.remove(entry)
         elif entry.name.endswith((".json", ".new")) and entry.with_suffix(".part") != keep:
-            remove(entry)
+            durable.remove(entry)
     for entry in _entries(root.objects):
         found = _OBJECT.fullmatch(entry.name)
         if found is None or found[1] in objects or not sure:
@@ -162,10 +148,10 @@ def sweep(root: Root, journal: Journal) -> CollectionResult:
             done.in_use.append(f"objects/{entry.name}")
         else:
             _count(done, root, entry)
-            remove(entry)
+            durable.remove(entry)
     for entry in (root.path / name for name in sorted(DRAFTS)):
         if entry.is_symlink() or entry.is_file():
-            remove(entry)
+            durable.remove(entry)
     return done
 
 
@@ -183,9 +169,9 @@ def make_room(root: Root, journal: Journal, size: int) -> None:
     Raises StorageError (disk-full).
     """
     need = size + _SPARE_BYTES
-    if free_bytes(root.path) < need:
+    if durable.free_bytes(root.path) < need:
         sweep(root, journal)
-    free = free_bytes(root.path)
+    free = durable.free_bytes(root.path)
     if free < need:
         what = f"there is no room: {need:,} bytes are needed, {max(0, free):,} are free"
         raise StorageError(what, where=str(root.path), do="Make room, then install again", code="disk-full")
@@ -193,7 +179,7 @@ def make_room(root: Root, journal: Journal, size: int) -> None:
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        return [folder / name for name in names_in(folder)]
+        return [folder / name for name in durable.names_in(folder)]
     except (OSError, InstallError):
         return []
 
@@ -242,41 +228,41 @@ def stage(root: Root, generation: Generation) -> None:
             complete = False
         if complete:
             with storage_errors(folder):
-                sync_folder(root.generations)
+                durable.sync_folder(root.generations)
             return
         what = "a generation that edgekit did not make is in the way"
         raise InstallError(what, where=str(folder), do="Install again, which takes the next number", code="planted")
-    drop_folder(draft)
-    make_folder(draft)
-    write_file(draft / "generation.json", json_text(generation))
+    durable.drop_folder(draft)
+    durable.make_folder(draft)
+    durable.write_file(draft / "generation.json", json_text(generation))
     with storage_errors(draft):
-        make_link(draft / "bundle.ekb", f"../../objects/{generation.object}.ekb")
-        sync_folder(draft)
-    move(draft, folder)
+        durable.make_link(draft / "bundle.ekb", f"../../objects/{generation.object}.ekb")
+        durable.sync_folder(draft)
+    durable.move(draft, folder)
 
 
 def adopt(root: Root, part: Path, sha256: str) -> Path:
     """Turn a fetched file into an object. A sound one stays; a damaged one is replaced."""
     path = root.object(sha256)
     with storage_errors(path):
-        drop_twin(part, path)
+        durable.drop_twin(part, path)
         if not os.path.lexists(part):  # moved by a run that was killed before that was flushed
-            sync_folder(root.objects)
-            sync_folder(root.incoming)
+            durable.sync_folder(root.objects)
+            durable.sync_folder(root.incoming)
             return path
         try:
             if sha256_of(path) == sha256:
-                sync_folder(root.objects)
-                remove(part)
+                durable.sync_folder(root.objects)
+                durable.remove(part)
                 return path
         except FileNotFoundError:
             pass
-        descriptor = open_regular(part)
+        descriptor = durable.open_regular(part)
         try:
             os.fchmod(descriptor, 0o444)
         finally:
             os.close(descriptor)
-        move_between(part, path)
+        durable.move_between(part, path)
     return path
 
 
@@ -290,7 +276,7 @@ def is_whole(root: Root, sha256: str) -> bool:
 
 def sha256_of(path: Path) -> str:
     """Raises OSError, InstallError (planted)."""
-    digest, descriptor = hashlib.sha256(), open_regular(path)
+    digest, descriptor = hashlib.sha256(), durable.open_regular(path)
     try:
         while chunk := os.read(descriptor, _READ_BYTES):
             digest.update(chunk)

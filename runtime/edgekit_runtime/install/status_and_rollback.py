@@ -21,10 +21,10 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from edgekit_runtime.bundle.trust_finding import TrustPolicy
 from edgekit_runtime.bundle.trust_store import TrustStore
@@ -37,10 +37,6 @@ from edgekit_runtime.install.stage_and_collect import CollectionResult, apply, c
 from edgekit_runtime.install.trial_verdict import TrialCounts, failed_starts, read_counts
 from edgekit_runtime.system.errors import EdgekitError, InstallError, IntegrityError, StorageError
 from edgekit_runtime.system.strict_json import to_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _TRUST = (
     "If it should still be trusted here, say so: edgekit keys update ROOT.json, or install it again with edgekit "

@@ -24,16 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgekit_runtime.install.durable import (
-    create_empty,
-    make_folder,
-    names_in,
-    read_text,
-    remove,
-    storage_errors,
-    sync_folder,
-    write_file,
-)
+from edgekit_runtime.install import durable
+from edgekit_runtime.install.durable import storage_errors
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, hold, in_use
 from edgekit_runtime.system.errors import EdgekitError, InstallError
@@ -158,7 +150,7 @@ class TrialStart:
     def end(self) -> None:
         """The process closed the model properly: the start no longer counts."""
         with contextlib.suppress(InstallError):
-            remove(self._path)  # durably: else a power cut brings it back, as one that failed
+            durable.remove(self._path)  # durably: else a power cut brings it back, as one that failed
         self._lease.release()
 
     def fail(self) -> None:
@@ -169,13 +161,13 @@ class TrialStart:
 def begin_start(root: Root, number: int) -> TrialStart:
     """Under the lock of the root. Raises StorageError, InstallError (planted)."""
     folder = _folder(root, number)
-    make_folder(folder)
+    durable.make_folder(folder)
     taken = [int(name) for name in _names(folder)]
     path = folder / str(max(taken, default=0) + 1)
     with storage_errors(path):
-        create_empty(path)
+        durable.create_empty(path)
         lease = hold(path)
-        sync_folder(folder)
+        durable.sync_folder(folder)
     return TrialStart(path, lease)
 
 
@@ -190,14 +182,14 @@ def _folder(root: Root, number: int) -> Path:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return [name for name in names_in(folder) if _NAME.fullmatch(name)]
+        return [name for name in durable.names_in(folder) if _NAME.fullmatch(name)]
     except (OSError, InstallError):
         return []
 
 
 def read_counts(root: Root, number: int) -> TrialCounts:
     try:
-        text = read_text(root.generation(number) / "trial.json")
+        text = durable.read_text(root.generation(number) / "trial.json")
         return TrialCounts() if text is None else read_json(TrialCounts, text, "trial.json")
     except (ValueError, EdgekitError):
         return TrialCounts()
@@ -205,4 +197,4 @@ def read_counts(root: Root, number: int) -> TrialCounts:
 
 def write_counts(root: Root, number: int, seen: TrialCounts) -> None:
     """Under the lock. Raises StorageError."""
-    write_file(root.generation(number) / "trial.json", json_text(seen))
+    durable.write_file(root.generation(number) / "trial.json", json_text(seen))

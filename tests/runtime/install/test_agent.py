@@ -278,7 +278,7 @@ def test_another_bundle_under_the_number_of_the_last_order_is_installed(made, ke
 
 
 def test_a_broken_network_is_tried_again_and_a_newer_order_takes_its_place(made, key, broker, desk, root, monkeypatch):
-    monkeypatch.setattr("edgekit_runtime.install.agent.pause_s", lambda tries: 0.05)
+    monkeypatch.setattr("edgekit_runtime.install.orders.pause_s", lambda tries: 0.05)
     one, two = (made(v, key=key[0]) for v in ("1", "2"))
     script = Script(one.read_bytes(), cuts=[2000, 2000])
     with running(broker, root, key) as agent, serving(script) as url, serving(Script(two.read_bytes())) as other:
