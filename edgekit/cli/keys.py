@@ -108,9 +108,7 @@ def new(
 
 
 def _new_secret(name: str, folder: Path | None, as_json: bool) -> None:
-    from edgekit.packaging.key_folder import create_secret
-
-    made = create_secret(folder_of(folder), name)
+    made = folder_of(folder).create_secret(name)
     lines = [
         f"secret '{name}' {made.id:.12}",
         f"  file     {made.path}   anyone who has it can read the bundles; keep a backup",
@@ -132,12 +130,11 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     \b
     edgekit keys list
     """
-    from edgekit.packaging.key_folder import secrets_in
     from edgekit_runtime.bundle.trust_finding import find_trust, read_trusted
     from edgekit_runtime.bundle.trust_root import parse_root
 
     own = folder_of(folder)
-    entries, secrets = own.entries(), secrets_in(own)
+    entries, secrets = own.entries(), own.secrets()
     store, unreadable = None, None
     try:
         store = parse_root(read_trusted(root), str(root)) if root else find_trust()

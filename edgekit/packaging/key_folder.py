@@ -3,7 +3,7 @@
     folder = KeyFolder(default_folder())
     files = folder.create("alice", passphrase=b"...")      # KeysError if 'alice' exists
     folder.private("alice"), folder.public("keys/bob.pub.pem")
-    create_secret(folder, "camera").id
+    folder.create_secret("camera").id
 
 Rules:
 - the folder is 0700 and a private key or secret 0600 from the moment it exists, whatever the umask; a folder that
@@ -31,7 +31,7 @@ from edgekit_runtime.system.errors import SecretError, SignatureError
 from edgekit_runtime.system.files import first_unsafe
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_PRIVATE, _PUBLIC = ".pem", ".pub.pem"
+_PRIVATE, _PUBLIC, ENDING = ".pem", ".pub.pem", ".secret"
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,16 @@ class KeyEntry:
     private: Path | None
     encrypted: bool = False
     open_to_others: bool = False
+
+
+@dataclass(frozen=True)
+class SecretEntry:
+    """id: of the key in bundles and messages; empty if `trouble` says why."""
+
+    name: str
+    path: Path
+    id: str
+    trouble: str = ""
 
 
 def default_folder() -> Path:
@@ -70,11 +80,9 @@ class KeyFolder:
         from cryptography.hazmat.primitives import serialization as pem
         from cryptography.hazmat.primitives.asymmetric import ed25519
 
-        _check_name(name)
         if passphrase == b"":
             raise KeysError("the passphrase is empty", do="Enter one, or omit the option")
-        private, public = self.path / f"{name}{_PRIVATE}", self.path / f"{name}{_PUBLIC}"
-        self._make()
+        private, public = self._free(name, _PRIVATE, _PUBLIC)
         pair = ed25519.Ed25519PrivateKey.generate()
         locked: pem.KeySerializationEncryption = pem.NoEncryption()
         if passphrase is not None:
@@ -82,34 +90,36 @@ class KeyFolder:
         secret_pem = pair.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, locked)
         public_pem = pair.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
         raw = raw_key(pair.public_key())
-        for there in (private, public):
-            if os.path.lexists(there):
-                raise KeysError(f"a key named '{name}' already exists", where=str(there), do="Choose another name")
         _write_new(private, secret_pem, 0o600)
         _write_new(public, public_pem, 0o644)
         return KeyEntry(name, keyid_of(raw), raw, public, private, passphrase is not None)
 
-    def add(self, file: str, name: str, data: bytes) -> Path:
-        """Create a file of mode 0600 for the key `name`. Raises KeysError as `create` does."""
-        _check_name(name)
-        self._make()
-        path = self.path / file
-        if os.path.lexists(path):
-            raise KeysError(f"a key named '{name}' already exists", where=str(path), do="Choose another name")
-        _write_new(path, data, 0o600)
-        return path
+    def create_secret(self, name: str) -> SecretEntry:
+        """Create a key that encrypts. Raises KeysError as `create` does."""
+        (path,) = self._free(name, ENDING)
+        secret = Secret([os.urandom(KEY_BYTES)])
+        (key,) = secret.to_pipe()
+        text = f"# edgekit: key {secret.id} of encrypted bundles. Who has it can read them.\n{key}\n"
+        _write_new(path, text.encode(), 0o600)
+        return SecretEntry(name, path, secret.id)
+
+    def secrets(self) -> tuple[SecretEntry, ...]:
+        """The folder's secrets by name."""
+        found = []
+        for file in self._files(ENDING):
+            name = file.name.removesuffix(ENDING)
+            try:
+                found.append(SecretEntry(name, file, load_secret(f"file:{file}").id))
+            except SecretError as error:
+                found.append(SecretEntry(name, file, "", error.what))
+        return tuple(found)
 
     def entries(self) -> tuple[KeyEntry, ...]:
         """The folder's Ed25519 keys by name."""
-        try:
-            names = sorted(file.name for file in self.path.iterdir())
-        except OSError:
-            return ()
         found = []
-        for name in names:
-            if name.endswith(_PUBLIC):
-                with contextlib.suppress(SignatureError):
-                    found.append(self._entry(name.removesuffix(_PUBLIC)))
+        for file in self._files(_PUBLIC):
+            with contextlib.suppress(SignatureError):
+                found.append(self._entry(file.name.removesuffix(_PUBLIC)))
         return tuple(found)
 
     def of(self, keyid: str) -> KeyEntry | None:
@@ -149,6 +159,24 @@ class KeyFolder:
             return KeyEntry(name, keyid_of(raw), raw, public, None)
         return KeyEntry(name, keyid_of(raw), raw, public, private, b"ENCRYPTED" in head, open_to_others(mode))
 
+    def _files(self, ending: str) -> list[Path]:
+        """Files with that ending by name; none if the folder cannot be read."""
+        with contextlib.suppress(OSError):
+            return sorted(file for file in self.path.iterdir() if file.name.endswith(ending))
+        return []
+
+    def _free(self, name: str, *endings: str) -> list[Path]:
+        """Files for a new key, in the folder, which is made. Raises KeysError if one exists."""
+        if not _NAME.fullmatch(name) or name.endswith((_PRIVATE, ".pub")):
+            do = "Use letters, digits, '.', '_' and '-', at most 64"
+            raise KeysError(f"{name!r:.70} is not a valid key name", do=do)
+        self._make()
+        paths = [self.path / f"{name}{ending}" for ending in endings]
+        for path in paths:
+            if os.path.lexists(path):
+                raise KeysError(f"a key named '{name}' already exists", where=str(path), do="Choose another name")
+        return paths
+
     def _make(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,11 +207,6 @@ def open_to_others(mode: int) -> bool:
     return os.name == "posix" and bool(mode & 0o077)
 
 
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name) or name.endswith((_PRIVATE, ".pub")):
-        raise KeysError(f"{name!r:.70} is not a valid key name", do="Use letters, digits, '.', '_' and '-', at most 64")
-
-
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     """Create a file durably with `mode`; never overwrite one."""
     try:
@@ -196,42 +219,3 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise KeysError(f"the key cannot be written: {error.strerror or error}", where=str(path)) from error
-
-
-ENDING = ".secret"
-
-
-@dataclass(frozen=True)
-class SecretEntry:
-    """id: of the key in bundles and messages; empty if `trouble` says why."""
-
-    name: str
-    path: Path
-    id: str
-    trouble: str = ""
-
-
-def create_secret(folder: KeyFolder, name: str) -> SecretEntry:
-    """Create a key. Raises KeysError for a bad or taken name, or a folder open to others."""
-    secret = Secret([os.urandom(KEY_BYTES)])
-    (key,) = secret.to_pipe()
-    text = f"# edgekit: key {secret.id} of encrypted bundles. Who has it can read them.\n{key}\n"
-    path = folder.add(f"{name}{ENDING}", name, text.encode())
-    return SecretEntry(name, path, secret.id)
-
-
-def secrets_in(folder: KeyFolder) -> tuple[SecretEntry, ...]:
-    """The folder's secrets by name."""
-    try:
-        files = sorted(file for file in folder.path.iterdir() if file.name.endswith(ENDING))
-    except OSError:
-        return ()
-    return tuple(_entry(file) for file in files)
-
-
-def _entry(file: Path) -> SecretEntry:
-    name = file.name.removesuffix(ENDING)
-    try:
-        return SecretEntry(name, file, load_secret(f"file:{file}").id)
-    except SecretError as error:
-        return SecretEntry(name, file, "", error.what)

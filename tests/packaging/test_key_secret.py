@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgekit.cli.keys import keys
-from edgekit.packaging.key_folder import KeyFolder, create_secret, secrets_in
+from edgekit.packaging.key_folder import KeyFolder
 from edgekit.packaging.output_errors import KeysError
 from edgekit_runtime.bundle.secrets import load_secret
 
@@ -26,18 +26,18 @@ def told(*arguments: str | Path):
 
 
 def test_a_new_key_is_read_where_a_secret_is_asked_for(folder: KeyFolder):
-    made = create_secret(folder, "camera")
+    made = folder.create_secret("camera")
     assert made.path == folder.path / "camera.secret"
     secret = load_secret(f"file:{made.path}")
     assert secret.ids == (made.id,)
-    assert create_secret(folder, "other").id != made.id
+    assert folder.create_secret("other").id != made.id
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 def test_it_is_its_owners_alone_whatever_the_umask(folder: KeyFolder):
     before = os.umask(0)
     try:
-        made = create_secret(folder, "camera")
+        made = folder.create_secret("camera")
     finally:
         os.umask(before)
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
@@ -45,17 +45,17 @@ def test_it_is_its_owners_alone_whatever_the_umask(folder: KeyFolder):
 
 
 def test_a_key_is_never_written_over(folder: KeyFolder):
-    made = create_secret(folder, "camera")
+    made = folder.create_secret("camera")
     before = made.path.read_bytes()
     with pytest.raises(KeysError, match="already"):
-        create_secret(folder, "camera")
+        folder.create_secret("camera")
     assert made.path.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["../camera", "a/b", "", ".hidden", "x" * 65])
 def test_a_name_never_leads_out_of_the_folder(name: str, folder: KeyFolder):
     with pytest.raises(KeysError, match="not a valid key name"):
-        create_secret(folder, name)
+        folder.create_secret(name)
 
 
 def test_the_command_tells_where_it_is_and_what_it_is_called_and_never_the_key(tmp_path: Path):
@@ -71,10 +71,10 @@ def test_the_command_tells_where_it_is_and_what_it_is_called_and_never_the_key(t
 
 
 def test_the_list_says_which_file_holds_no_key(folder: KeyFolder):
-    create_secret(folder, "camera")
+    folder.create_secret("camera")
     (folder.path / "broken.secret").write_text("hello\n")
     (folder.path / "broken.secret").chmod(0o600)
-    assert [(one.name, bool(one.id), bool(one.trouble)) for one in secrets_in(folder)] == [
+    assert [(one.name, bool(one.id), bool(one.trouble)) for one in folder.secrets()] == [
         ("broken", False, True),
         ("camera", True, False),
     ]
