@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -27,6 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgekit_runtime.system.errors import BundleError
+from edgekit_runtime.system.strict_json import from_json
+from edgekit_runtime.telemetry.board_state import THROTTLING, hottest_c, jiffies, read_lines, throttled_bits
+
 if TYPE_CHECKING:
     from edgekit_profiles.facts import BoardFacts
 
@@ -34,21 +39,19 @@ EVERY_S = 0.5
 LEAST_S = 0.5
 """Least run that measures other processes: the system counts in hundredths of a second."""
 _CPU = "sys/devices/system/cpu"
-_FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
-# https://www.raspberrypi.com/documentation/computers/os.html#get_throttled: low bits are now, 16 up since the start.
-_BITS = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
 
 
 def conditions(root: Path = Path("/")) -> dict[str, Any]:
     """The conditions of a run, to compare it: processor, load, clock, versions."""
     now, kinds = read(root), ("model name", "Model")
-    lines = (_text(root / "proc/cpuinfo") or "").splitlines()
+    lines = read_lines(root / "proc/cpuinfo")
+    governor = read_lines(root / _CPU / "cpu0/cpufreq/scaling_governor")
     named = [line.split(":", 1)[1].strip() for line in lines if line.split("\t")[0].strip() in kinds]
     return {
         "cpu": named[-1] if named else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "governor": _first_line(root / _CPU / "cpu0/cpufreq/scaling_governor"),
+        "governor": governor[0].strip() if governor else None,
         "frequency_mhz": now.frequency_mhz,
         "temperature_c": now.temperature_c,
         "system": f"{platform.system()} {platform.release()}",
@@ -74,22 +77,13 @@ def board(root: Path = Path("/")) -> dict[str, Any]:
 
 def facts_of(record: object) -> BoardFacts | None:
     """The facts in what `board` returned; None for anything else."""
-    from edgekit_profiles.facts import BoardFacts, Cluster
+    from edgekit_profiles.facts import BoardFacts
 
     if not isinstance(record, dict):
         return None
     try:
-        cores = tuple(
-            Cluster(
-                str(c["type"]),
-                int(c["count"]),
-                None if c["clock_ghz"] is None else float(c["clock_ghz"]),
-                str(c["generic"]),
-            )
-            for c in record["cores"]
-        )
-        found = BoardFacts(str(record["model"]), tuple(map(str, record["compatible"])), str(record["machine"]), cores)
-    except (KeyError, TypeError, ValueError):
+        found = from_json(BoardFacts, {**record, "clusters": record["cores"]}, "the board", nulls=True)
+    except (KeyError, BundleError):
         return None
     return found if found.model or found.compatible or found.clusters else None
 
@@ -119,17 +113,16 @@ def read(root: Path = Path("/"), *, small: bool = False) -> MachineReading:
     """The machine now. small: read files alone, to not disturb what is timed."""
     frequencies = _numbers(root / _CPU, "cpu[0-9]*/cpufreq/scaling_cur_freq")
     trips = _numbers(root / _CPU, "cpu[0-9]*/thermal_throttle/*_throttle_count")
-    zones = _numbers(root / "sys/class/thermal", "thermal_zone*/temp")
-    sensors = zones or _numbers(root / "sys/class/hwmon", "hwmon*/temp*_input")
-    heat = [milli / 1000.0 for milli in sensors if -100_000 < milli < 200_000]
-    times = os.times()
+    heat = hottest_c(_files(root / "sys/class/thermal", "thermal_zone*/temp"))
+    heat = hottest_c(_files(root / "sys/class/hwmon", "hwmon*/temp*_input")) if heat is None else heat
+    times, busy = os.times(), jiffies(root)
     return MachineReading(
         at_s=monotonic(),
         frequency_mhz=round(sum(frequencies) / len(frequencies) / 1e3) if frequencies else None,
-        temperature_c=round(max(heat), 1) if heat else None,
+        temperature_c=heat,
         bits=_firmware_bits(root, small),
         trips=sum(trips) if trips else None,
-        busy_s=_busy_s(root),
+        busy_s=busy[0] / os.sysconf("SC_CLK_TCK") if busy is not None and hasattr(os, "sysconf") else None,
         own_s=times.user + times.system + times.children_user + times.children_system,
     )
 
@@ -167,7 +160,7 @@ def throttle_words(readings: Sequence[MachineReading]) -> list[str] | None:
     if not known and (first.trips is None or last.trips is None):
         return None
     words = []
-    for bit, word in _BITS.items():
+    for bit, word in enumerate(THROTTLING):
         came = known and (known[-1] >> 16 + bit) & 1 and not (known[0] >> 16 + bit) & 1
         if came or any((bits >> bit) & 1 for bits in known):
             words.append(word)
@@ -206,47 +199,23 @@ class MachineObserver:
             self._readings.append(read(self._root, small=True))
 
 
-def _busy_s(root: Path) -> float | None:
-    """Of all cores since the start, without idling and waiting for the disk."""
-    if not hasattr(os, "sysconf"):
-        return None
-    for line in (_text(root / "proc/stat") or "").splitlines():
-        if line.startswith("cpu "):
-            times = [int(part) for part in line.split()[1:9]]
-            return (sum(times) - times[3] - times[4]) / os.sysconf("SC_CLK_TCK")
-    return None
-
-
 def _firmware_bits(root: Path, small: bool) -> int | None:
     """Of a Raspberry Pi, from its file or its command."""
-    line = _first_line(root / _FIRMWARE)
-    if line is None and not small and root == Path("/") and (command := shutil.which("vcgencmd")):
-        try:
+    bits = throttled_bits(root)
+    if bits is None and not small and root == Path("/") and (command := shutil.which("vcgencmd")):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
             done = subprocess.run([command, "get_throttled"], capture_output=True, text=True, timeout=2, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        line = done.stdout.strip().removeprefix("throttled=")
+            return int(done.stdout.strip().removeprefix("throttled="), 16)
+    return bits
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
     try:
-        return int(line or "", 16)
-    except ValueError:
-        return None
+        return list(folder.glob(pattern))
+    except OSError:
+        return []
 
 
 def _numbers(folder: Path, pattern: str) -> list[int]:
-    try:
-        lines = [_first_line(file) for file in folder.glob(pattern)]
-    except OSError:
-        return []
-    return [int(line) for line in lines if line is not None and line.lstrip("-").isdigit()]
-
-
-def _first_line(path: Path) -> str | None:
-    text = _text(path)
-    return text.splitlines()[0].strip() if text else None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
+    lines = (line.strip() for file in _files(folder, pattern) for line in read_lines(file)[:1])
+    return [int(line) for line in lines if line.lstrip("-").isdigit()]

@@ -27,14 +27,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edgekit_runtime.cache.bounded import BoundStats
 from edgekit_runtime.policy.options import check_path
 from edgekit_runtime.system.board import state_dir
 from edgekit_runtime.system.errors import TelemetryError, WindowError
 from edgekit_runtime.system.strict_json import load_json
 from edgekit_runtime.system.threads import begin
-from edgekit_runtime.telemetry.board_state import Board, clock_is_set
+from edgekit_runtime.telemetry.board_state import THROTTLING, Board, clock_is_set
 from edgekit_runtime.telemetry.histogram import BINS, CountedWindow, Drift, ShadowWindow
 from edgekit_runtime.telemetry.link import ADVICE, CONNECT_TIMEOUT_S, Broker, Link, Will
 from edgekit_runtime.telemetry.messages import Flow, encode_event, encode_part, encode_state, parse_ack
@@ -53,9 +54,6 @@ from edgekit_runtime.telemetry.window import (
     sealed_payload,
 )
 
-if TYPE_CHECKING:
-    from edgekit_runtime.cache.bounded import BoundStats
-
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
 _TO_LOG = ("forbidden", "password", "unconfirmed", "taken-over", "too-large")  # what the board's owner has to mend
@@ -63,7 +61,6 @@ _RETRY_DISK_WINDOWS = 10
 _MOST_WILL_DELAY_S = 30
 _BIRTH_AGAIN_S = 10.0
 _THROTTLED_NOW = 0xF
-_THROTTLING = ("under-voltage", "frequency capped", "throttled", "soft temperature limit")
 _BETWEEN_EVENTS_S = 600.0
 _DRIFTING = 0.2
 """PSI, as on the fleet page."""
@@ -396,7 +393,7 @@ class Reporter:
             return
         if now - self._throttled_at >= _BETWEEN_EVENTS_S:
             self._throttled_at = now
-            what = [word for bit, word in enumerate(_THROTTLING) if bits >> bit & 1]
+            what = [word for bit, word in enumerate(THROTTLING) if bits >> bit & 1]
             self._happened("throttling", ", ".join(what))
 
     # The spool: on disk, or in memory while the disk fails.
