@@ -24,12 +24,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from edgekit_profiles.errors import CannotEstimateError, ProfileError, UnknownProfileError
 from edgekit_profiles.estimate import estimate
 from edgekit_profiles.profile import Profile, in_mode, known_types
-from edgekit_profiles.reading import mistakes_of, read
+from edgekit_profiles.reading import read
 from edgekit_profiles.wheels import installable
 from edgekit_profiles.workload import Precision, mobilenet_v1
 from edgekit_runtime.system.files import read_regular
@@ -384,11 +384,9 @@ def validate(path: Path) -> tuple[ValidatedFile, ...]:
         return (ValidatedFile(str(path), (ProfileError("this folder has no .toml file", where=str(path)),)),)
     source = ProfileSource(path.stem, str(path), str(path.parent), path)
     try:
-        if errors := mistakes_of(source.text(), str(path), path.stem):
-            return (ValidatedFile(str(path), errors),)
         found = source.profiles()
     except ProfileError as error:
-        return (ValidatedFile(str(path), (error,)),)
+        return (ValidatedFile(str(path), cast(tuple[ProfileError, ...], error.mistakes) or (error,)),)
     return (ValidatedFile(str(path), (), tuple(_warnings(found)), tuple(profile.name for profile in found)),)
 
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from edgekit_profiles.errors import ProfileError
 from edgekit_profiles.profile import ANCHOR_GRADES, Anchor, BoardMarks, Caches, OsImage, Profile, features_of
-from edgekit_profiles.schema import Table, parse_toml, refuse
+from edgekit_profiles.schema import Table, parse_toml
 from edgekit_profiles.wheels import wheels
 from edgekit_runtime.engines.registry import ENGINES
 
@@ -235,23 +235,12 @@ def read(text: str, file: str, name: str) -> tuple[Profile, ...]:
     file: its name in errors.
     name: what its `name` key must be.
 
-    Raises ProfileError.
+    Raises ProfileError, which has all mistakes of the file.
     """
-    found, mistakes = _read(text, file, name)
-    refuse(mistakes)
-    return found
-
-
-def mistakes_of(text: str, file: str, name: str) -> tuple[ProfileError, ...]:
-    """Return a file's mistakes, in the order found; empty if valid."""
-    return tuple(_read(text, file, name)[1])
-
-
-def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[ProfileError]]:
     try:
         data = parse_toml(text)
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and integers of thousands of digits
-        return (), [ProfileError(f"is not TOML: {error}", where=file)]
+        raise ProfileError(f"is not TOML: {error}", where=file) from error
     top = Table(data, file)
     given = top.text("name")
     if given != name:
@@ -276,7 +265,8 @@ def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[Pr
         table.record(_Image, arch=table.text("arch", arch, choices=ARCHITECTURES)) for table in top.tables("images")
     ]
     _check(top, data, replace(profile, anchors=tuple(anchor for anchor, _ in anchors)), images)
-    return _variants(profile, anchors, images), cast(list[ProfileError], list(top.mistakes.values()))
+    top.refuse()
+    return _variants(profile, anchors, images)
 
 
 def _anchor(table: Table, arch: str) -> tuple[Anchor, str]:

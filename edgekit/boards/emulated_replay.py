@@ -180,9 +180,9 @@ class EmulatedReplay:
     cpu: str
     system: str
     emulator: str
-    worst: float
-    goldens: tuple[GoldenVerdict, ...]
-    packages: tuple[Package, ...]
+    worst: float = 0.0
+    goldens: tuple[GoldenVerdict, ...] = ()
+    packages: tuple[Package, ...] = ()
     opened: bool = False
     failure: str = ""
     said: str = ""
@@ -231,9 +231,6 @@ def replay(
                 cpu=core.name,
                 system=str(image),
                 emulator=emulator_version(image),
-                worst=0.0,
-                goldens=(),
-                packages=(),
                 failure=error.what,
             )
     tasks = tasks_for(bundle, engine)

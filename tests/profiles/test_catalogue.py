@@ -13,7 +13,7 @@ import pytest
 
 from edgekit_profiles import ProfileError, UnknownProfileError, load, open_catalogue
 from edgekit_profiles.catalogue import Catalogue, built_in, validate
-from edgekit_profiles.reading import mistakes_of, read
+from edgekit_profiles.reading import read
 
 PI4 = built_in().text("raspberry-pi-4")
 
@@ -158,7 +158,11 @@ def mistakes(**changes: str) -> list[str]:
     for old, new in changes.items():
         assert old in text, old
         text = text.replace(old, new, 1)
-    return [error.what for error in mistakes_of(text, "file.toml", "raspberry-pi-4")]
+    try:
+        read(text, "file.toml", "raspberry-pi-4")
+    except ProfileError as error:
+        return [one.what for one in error.mistakes or (error,)]
+    return []
 
 
 NPU = "[[accelerators]]\nname = 'x'\nkind = 'npu'\nsource = 'y'\n"

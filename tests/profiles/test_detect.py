@@ -11,7 +11,7 @@ import pytest
 from edgekit_profiles import Catalogue, open_catalogue
 from edgekit_profiles.detect import DetectedBoard, detect, starting_name
 from edgekit_profiles.facts import BoardFacts, Cluster, read_facts
-from edgekit_profiles.reading import mistakes_of
+from edgekit_profiles.reading import read
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_every_board_that_can_say_who_it_is_has_a_capture(catalogue: Catalogue):
 @pytest.mark.parametrize("name", sorted(set(captured.names()) - {"visionfive-2"}))
 def test_the_profile_to_begin_with_is_a_profile(name: str, catalogue: Catalogue, tmp_path: Path):
     got = found(name, catalogue, tmp_path)
-    assert mistakes_of(got.toml, "my.toml", starting_name(got.facts)) == ()
+    assert read(got.toml, "my.toml", starting_name(got.facts))
 
 
 def test_a_profile_begun_on_a_board_is_found_on_that_board_again(tmp_path: Path):
@@ -149,7 +149,7 @@ def test_whatever_the_files_hold_there_is_an_answer(files: dict[str, bytes], cat
         captured.written(tmp_path / path, data)
     got = detect(read_facts(tmp_path), catalogue)
     assert (got.profile, got.sure) == (None, "unknown")
-    assert mistakes_of(got.toml, "my.toml", starting_name(got.facts)) == ()
+    assert read(got.toml, "my.toml", starting_name(got.facts))
 
 
 def test_a_core_that_nobody_knows_is_shown_by_its_numbers(catalogue: Catalogue, tmp_path: Path):
