@@ -242,7 +242,8 @@ class Reporter:
         self._shielded(self._compare_bundle)
         self._shielded(self._read_reference)
         if self.samples is not None:
-            self._shielded(partial(self._resume_samples, self.samples))
+            resume = self.samples.resume
+            self._shielded(lambda: resume(self._spooled.note("samples")))
         while not self._stopping.is_set():
             self._shielded(self._step)
         self._shielded(self._close_window, self._farewell)
@@ -314,9 +315,6 @@ class Reporter:
         if self.samples is not None:
             self.samples.drifting = (self._drift.psi or 0.0) > _DRIFTING
             self._shielded(self._spool_samples)
-
-    def _resume_samples(self, samples: SampleKeeper) -> None:
-        samples.resume(self._spooled.note("samples"))
 
     def _spool_samples(self) -> None:
         assert self.samples is not None
