@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -214,6 +216,21 @@ def digits_onnx(digits_model: Digits, request: pytest.FixtureRequest) -> Path:
         (folder / "digits.onnx").write_bytes(load(digits_model.model).onnx())
 
     return once(request, "digits-onnx", make) / "digits.onnx"
+
+
+@pytest.fixture(scope="session")
+def finder(request: pytest.FixtureRequest) -> Path:
+    """The folder in which docs/examples/finder.py has left its network, its contract and its pictures."""
+    pytest.importorskip("keras")
+
+    def make(folder: Path) -> None:
+        script = shutil.copy(Path(__file__).parents[1] / "docs" / "examples" / "finder.py", folder)
+        done = subprocess.run(
+            [sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=500, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    return once(request, "finder", make)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -164,7 +164,8 @@ class _Journey:
         )  # fmt: skip
         network = open_network(request.model)
         check_features(request, network)
-        subject = open_subject(built, self._store, self._workers.progress)
+        # Keras has opened the file in this process, as it does each step's: another process would keep nothing out.
+        subject = open_subject(built, self._store, self._workers.progress, lambda path, options, _: load(path, options))
         given, found = training_set(request, subject, self._store, self._workers.progress)
         kind = check_labels(subject, found, request.train)
         if "split" in request.steps and not can_split(subject.contract):

@@ -38,7 +38,7 @@ from edgekit_converters.fidelity.metrics import task_metrics
 from edgekit_converters.formats.workload import read_workload
 from edgekit_converters.recipe.artifact import recipe as find_recipe
 from edgekit_converters.recipe.store import NO_STORE, StageStore
-from edgekit_converters.sources.load import open_source
+from edgekit_converters.sources.load import load
 from edgekit_profiles import Estimate, installable
 from edgekit_runtime.system.errors import EdgekitError
 
@@ -55,8 +55,8 @@ class Gauge:
         self._answers: dict[tuple[str, str], list[Any]] = {}
 
     def maker_of(self, path: Path, subject: BuildSubject) -> Maker:
-        """A maker for that model that compares with the original's answers; it caches nothing."""
-        source = open_source(path, self._request.options, NO_STORE)
+        """A maker for a model of this run: it compares with the original's answers, uncached."""
+        source = load(path, self._request.options)
         new = replace(subject, source=source, store=NO_STORE, scratch=None)
         return Maker(new, new.workspace(self._workers.progress), self._workers)
 

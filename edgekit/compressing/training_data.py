@@ -45,8 +45,7 @@ from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.recipe.foreign_code import quiet
 from edgekit_converters.recipe.progress import Progress
 from edgekit_converters.recipe.store import NO_STORE, StageStore
-from edgekit_converters.sources.load import open_source
-from edgekit_converters.sources.load_options import LoadOptions
+from edgekit_converters.sources.load import load
 from edgekit_converters.sources.source_model import toml_text
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
@@ -173,7 +172,7 @@ def of_size(network: Any, contract: Contract, size: tuple[int, int], where: str)
 
 def subject_of_size(path: Path, subject: BuildSubject, train: str, evaluation: str, progress: Progress) -> BuildSubject:
     """The subject with the model of another size at `path`, next to its contract file."""
-    source = open_source(path, LoadOptions(), NO_STORE)
+    source = load(path)
     contract = describe(source, find_contract_file(path))
     contract = replace(contract, scores=subject.contract.scores)
     opener, sets = Opener(contract, NO_STORE, progress, source), subject.sets
@@ -226,7 +225,7 @@ class OutputSplit:
 
     def subject(self, path: Path, subject: BuildSubject, metric: str | None) -> BuildSubject:
         """The subject with the new model at `path`, which has its contract file next to it."""
-        source = open_source(path, LoadOptions(), NO_STORE)
+        source = load(path)
         contract = describe(source, find_contract_file(path))
         named = named_metric(metric, contract.of_caller, self.joined) if metric else None
         reference = self.answers(subject.reference)

@@ -24,15 +24,13 @@ def caps(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.convert
-@pytest.mark.parametrize(
-    ("board", "cap_mb"), [("raspberry-pi-4", 512), ("raspberry-pi-4", 1024), ("raspberry-pi-5", 512)]
-)
-def test_the_demos_bundles_answer_within_a_small_boards_address_space(caps, demo, board: str, cap_mb: int):
+@pytest.mark.parametrize("board", ["raspberry-pi-4", "raspberry-pi-5"])
+def test_the_demos_bundles_answer_within_a_small_boards_address_space(caps, demo, board: str):
     path = demo.folder / "bundles" / f"efficientnet_lite0-{board}.ekb"
-    plain, capped = caps.run(path, None, "none"), caps.run(path, cap_mb, "address space")
+    plain, capped = caps.run(path, None, "none"), caps.run(path, 512, "address space")
     assert (plain.error, capped.error) == ("", "")
     assert capped.answers == plain.answers
-    assert capped.peak_rss_mb <= capped.peak_mapped_mb <= cap_mb
+    assert capped.peak_rss_mb <= capped.peak_mapped_mb <= 512
 
 
 @pytest.mark.convert

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import urllib.request
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
-from conftest import run_edgekit
 
-pytestmark = pytest.mark.convert
-
-
-def test_checks_its_own_pages_and_exits(demo):
-    assert demo.ran.code == 0, demo.ran.err
-    ran = run_edgekit("demo", "--fleet", "--json", cwd=demo.directory)
-    assert ran.code == 0, ran.err
-    assert len(ran.json["checks"]) == 12
-    assert not [check for check in ran.json["checks"] if check["problem"]]
+from edgekit.cli.demo import _BUNDLE
+from edgekit.demo import assets, fallback
+from edgekit.demo.story import Check
 
 
+@pytest.mark.convert
 @pytest.mark.skipif(os.name == "nt", reason="SIGINT is POSIX")
-def test_into_a_pipe_it_serves_until_ctrl_c_and_says_that_it_ends(demo, tmp_path):
+def test_into_a_pipe_it_checks_its_own_pages_and_serves_until_ctrl_c(demo, tmp_path):
+    assert demo.ran.code == 0, demo.ran.err
     command = [sys.executable, "-c", "from edgekit.cli import main; main()", "demo", "--fleet"]
     with (tmp_path / "errors").open("w+b") as errors:  # a pipe that nobody reads would fill
         child = subprocess.Popen(command, cwd=demo.directory, stdout=subprocess.PIPE, stderr=errors)
@@ -38,5 +36,24 @@ def test_into_a_pipe_it_serves_until_ctrl_c_and_says_that_it_ends(demo, tmp_path
         rest, _ = child.communicate(timeout=120)
         errors.seek(0)
         assert b"Traceback" not in errors.read()
+    checks = [line for line in said.decode().splitlines() if line.startswith(("yes  ", "no  "))]
+    assert len(checks) == 12, said
+    assert all(line.startswith("yes") for line in checks), said
     assert child.returncode == 0, said
     assert rest.endswith(b"The fleet ends: its page, its broker and its boards.\n")
+
+
+@pytest.mark.parametrize("problem", ["", "a board is missing"])
+def test_with_json_it_ends_after_its_checks(problem, in_process, monkeypatch, tmp_path):
+    bundle = tmp_path / "demo" / _BUNDLE
+    bundle.parent.mkdir(parents=True)
+    bundle.touch()
+    checks, story = [Check("the page lists every board", problem)], [Check("an alert opens")]
+    served = SimpleNamespace(
+        server=SimpleNamespace(url="http://127.0.0.1:1/"), checks=lambda: checks, story=lambda say: story
+    )
+    monkeypatch.setattr(assets, "make_assets", lambda folder, progress: None)
+    monkeypatch.setattr(fallback, "fleet_demo", lambda *given: contextlib.nullcontext(served))
+    ran = in_process("demo", "--fleet", "--json")
+    assert ran.code == int(bool(problem))
+    assert ran.json == {"url": served.server.url, "checks": [asdict(check) for check in (*checks, *story)]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from edgekit_converters.formats.keras_record import read_record
 from edgekit_runtime import open_bundle
 
 pytestmark = pytest.mark.convert
-ROOT = Path(__file__).resolve().parents[2]
 SETS = (
     "--evaluation",
     "evaluation.npz",
@@ -29,26 +27,24 @@ COMMAND = ("compress", "finder.keras", "--train", "train.npz", *SETS, "--recipe"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The network of docs/examples/finder.py after a few epochs, and pictures without labels to train on."""
-    import keras
+def example(finder):
+    """The module docs/examples/finder.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(finder)
+        import finder as example
 
+    return example
+
+
+@pytest.fixture(scope="module")
+def folder(finder, example, tmp_path_factory):
+    """The network of docs/examples/finder.py, and pictures without labels to train on."""
     folder = tmp_path_factory.mktemp("finder")
-    shutil.copy(ROOT / "docs" / "examples" / "finder.py", folder)
-    sys.path.insert(0, str(folder))
-    import finder
-
-    sys.path.remove(str(folder))
-    keras.utils.set_random_seed(0)
-    images, labels = finder.pictures(6000, slice(0, 1200), 0)
-    net = finder.network()
-    net.compile(keras.optimizers.Adam(4e-3), loss=finder.loss)
-    net.fit(images.astype(np.float32) / 127.5 - 1, labels, batch_size=64, epochs=8, verbose=0)
-    net.save(folder / "finder.keras")
-    (folder / "finder.contract.toml").write_text(finder.CONTRACT)
-    np.savez(folder / "train.npz", x=images[:2000])
-    evaluated = finder.pictures(300, slice(1200, None), 2)
-    np.savez(folder / "evaluation.npz", x=evaluated[0], y=evaluated[1])
+    for name in ("finder.py", "finder.keras", "finder.contract.toml"):
+        shutil.copy(finder / name, folder)
+    np.savez(folder / "train.npz", x=example.pictures(2000, slice(0, 1200), 0)[0])
+    x, y = example.pictures(300, slice(1200, None), 2)
+    np.savez(folder / "evaluation.npz", x=x, y=y)
     recipe(folder, rate=2e-4)
     return folder
 
@@ -77,7 +73,7 @@ def test_boxes_and_scores_get_an_output_each_and_are_trained_without_labels(comp
     assert read_record(folder / "out" / "finder.keras").joined.parts == ("boxes", "scores")
 
 
-def test_an_ordinary_build_packs_pure_int8_and_decodes_the_original_boxes(compressed, folder):
+def test_an_ordinary_build_packs_pure_int8_and_decodes_the_original_boxes(compressed, folder, example):
     built = run_edgekit(
         "build", "out/finder.keras", "--calibration", "train.npz", *SETS, "--max-drop", "3%", "--recipe", "tflite-int8",
         "--json", "-o", "bundles", cwd=folder,
@@ -87,7 +83,6 @@ def test_an_ordinary_build_packs_pure_int8_and_decodes_the_original_boxes(compre
     (candidate,) = built["candidates"]
     assert candidate["fidelity"]["quantized_macs"] == 1.0
     assert candidate["fidelity"]["metric"] == "finder:found"
-    import finder
     import keras
 
     data = np.load(folder / "evaluation.npz")
@@ -96,14 +91,14 @@ def test_an_ordinary_build_packs_pure_int8_and_decodes_the_original_boxes(compre
     same = 0
     with open_bundle(Path(folder, bundle["path"]), allow_unsigned=True) as model:
         for image, row in zip(images, np.asarray(raw), strict=True):
-            found = model.predict(finder.photo(image)).boxes
+            found = model.predict(example.photo(image)).boxes
             second, best = np.sort(row[4:])[-2:]
-            if best < 0.6 or best - second < 0.3 or not found:  # the float network wavers
+            if best < 0.75 or best - second < 0.5 or not found:  # the float network wavers
                 continue
             assert found[0].index == row[4:].argmax()
             centre = [(found[0].left + found[0].right) / 2, (found[0].top + found[0].bottom) / 2]
             same += np.abs(np.array(centre) - row[:2]).max() < 30
-    assert same > 25
+    assert same > 45
 
 
 def test_the_same_command_again_makes_nothing(compressed, folder):

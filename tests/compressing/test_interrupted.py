@@ -1,4 +1,7 @@
-"""Ctrl-C once in every step: the same command again resumes there, and ends as if it was never interrupted."""
+"""Ctrl-C once in every step: the same command again resumes there, and ends as if it was never interrupted.
+
+No step opens its own model in a process of its own: Keras has it in this one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import numpy as np
 import pytest
 
 import edgekit
+from edgekit_converters.compress import train
 from edgekit_converters.formats.keras_record import read_record
+from edgekit_converters.sources import isolated
 
 pytestmark = pytest.mark.convert
 TRAINED = ("distill", "prune", "sparse", "qat")
@@ -43,6 +48,15 @@ class _Interrupts:
                 assert len(self.lines) <= len(TRAINED)
 
 
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch):
+    def fail(path, options):
+        pytest.fail(f"{path} is opened once more")
+
+    monkeypatch.setenv("EDGEKIT_ISOLATE", "on")
+    monkeypatch.setattr(isolated, "open_isolated", fail)
+
+
 def _rows(report):
     """What was measured, but for this machine's times and bytes: names of layers count on in a process."""
     return [(row.step, row.recipe, row.score, row.drop, row.macs, row.high_ms) for row in report.rows]
@@ -54,11 +68,12 @@ def _weights(path):
     return keras.models.load_model(path, compile=False).get_weights()
 
 
-def test_every_step_that_trains_resumes_in_its_own_rounds(tmp_path):
+def test_every_step_that_trains_resumes_in_its_own_rounds(tmp_path, monkeypatch):
     import keras
     from keras import layers
     from sklearn.datasets import load_digits
 
+    monkeypatch.setattr(train, "_ROUND", 20)
     keras.utils.set_random_seed(0)
     pixels, labels = load_digits(return_X_y=True)
     x, y = (pixels / 16).astype(np.float32).reshape(-1, 8, 8, 1), labels.astype(np.int64)
@@ -70,17 +85,17 @@ def test_every_step_that_trains_resumes_in_its_own_rounds(tmp_path):
     def run(folder, say):
         return edgekit.compress(
             tmp_path / "net.keras", train=(x[:320], y[:320]), evaluation=(x[320:420], y[320:420]), steps=TRAINED,
-            width=0.5, budget_ms=0.3, sparsity=0.5, profile="raspberry-pi-4", max_drop=1.0, epochs=10, batch=16,
+            width=0.5, budget_ms=0.3, sparsity=0.5, profile="raspberry-pi-4", max_drop=1.0, epochs=2, batch=16,
             output=tmp_path / folder, cache=tmp_path / "cache", say=say,
         )  # fmt: skip
 
     whole = run("whole", lambda line: None)
-    interrupts = _Interrupts("step 100 of ")
+    interrupts = _Interrupts("step 20 of ")
     again = interrupts.until_done(lambda say: run("again", say))
     assert tuple(interrupts.steps) == tuple(step["step"] for step in whole.steps) == TRAINED
     for step, lines in zip(TRAINED, interrupts.lines[1:], strict=True):
         rounds = lines[lines.index(f"step {step}:") :]
-        assert next(line for line in rounds if " of 200: " in line).startswith("step 200 "), step
+        assert next(line for line in rounds if " of 40: " in line).startswith("step 40 "), step
     assert _rows(again) == _rows(whole)
     assert [step["kept"] for step in again.steps] == [step["kept"] for step in whole.steps]
     for one, other in zip(_weights(again.model), _weights(whole.model), strict=True):

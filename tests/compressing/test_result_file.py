@@ -44,6 +44,17 @@ def test_it_comes_back(other):
     assert (found["profile"], len(found["rows"])) == ("raspberry-pi-4", 2)
 
 
+def test_the_page_of_a_second_seed_shows_both(other):
+    request, asked, _ = other
+    asked.output.mkdir()
+    found, why = write_report(CompressReport(None, ROWS, (), "kept", kept=True), replace(asked, seed=1), "k")
+    assert found.page is not None, why
+    assert "the seeds 1, 0" in found.page.read_text(encoding="utf-8")
+    assert "the seeds" not in report_file(request.output, request.model).with_suffix(".html").read_text(
+        encoding="utf-8"
+    )
+
+
 WRONG = {
     "no rows": {"rows": None}, "rows of text": {"rows": "many"}, "a row that is none": {"rows": [7]},
     "a score of text": {"rows": [{"step": "qat", "recipe": "tflite-int8", "score": "high"}]},

@@ -104,16 +104,9 @@ def folder(demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the page on repair works in: the network is trained once, in half a minute."""
-    pytest.importorskip("keras")
-    place = tmp_path_factory.mktemp("finder")
-    script = shutil.copy(ROOT / "docs" / "examples" / "finder.py", place)
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=place, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return place
+def finders_folder(finder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the page on repair works in."""
+    return Path(shutil.copytree(finder, tmp_path_factory.mktemp("finder") / "finder"))
 
 
 def shell(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -209,7 +202,7 @@ def test_console_block_shows_what_is_printed(
     block: Block, request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     if block.remark == "in the finder's folder":
-        monkeypatch.chdir(request.getfixturevalue("finder"))
+        monkeypatch.chdir(request.getfixturevalue("finders_folder"))
     else:
         request.getfixturevalue("folder")
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:

@@ -1,7 +1,8 @@
 """`edgekit ARGUMENTS` as a person runs it, in a process of its own that is there in milliseconds.
 
-A server that has imported the command line and the engines, and done nothing else, forks one for each command. What a
-start costs and imports is the business of tests that start Python themselves.
+A server that has imported the command line and the engines, and done nothing else, forks one for each command; a second
+one, which has imported Keras as well, those that train. What a start costs and imports is the business of tests that
+start Python themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 IMPORTED = ("edgekit.cli.main", "numpy", "PIL.Image", "cryptography", "onnxruntime", "ai_edge_litert.interpreter")
-_servers: dict[tuple[int, str], str] = {}
+TRAINS = ("compress",)
+_servers: dict[tuple[int, str, bool], str] = {}
 processor_s = 0.0
 """What all commands of this process took, with the children that they waited for."""
 
@@ -31,7 +33,7 @@ def run(
     global processor_s
     with socket.socket(socket.AF_UNIX) as link, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         link.settimeout(timeout_s)
-        link.connect(_address(python))
+        link.connect(_address(python, any(name in TRAINS for name in arguments[:1])))
         job = {"arguments": list(arguments), "cwd": str(cwd), "environ": dict(environ)}
         socket.send_fds(link, [b"\n"], [out.fileno(), err.fileno()])
         link.sendall(json.dumps(job).encode() + b"\n")
@@ -50,12 +52,13 @@ def run(
     return int(code), texts[0], texts[1]
 
 
-def _address(python: str) -> str:
+def _address(python: str, trains: bool) -> str:
     """The socket of this process's server, which is started by the first call."""
-    mine = os.getpid(), python
+    mine = os.getpid(), python, trains
     if mine not in _servers:
         address = str(Path(tempfile.mkdtemp(prefix="commands-")) / "socket")
-        server = subprocess.Popen([python, __file__, address], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        command = [python, __file__, address, *(["trains"] if trains else [])]
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         atexit.register(server.kill)
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
@@ -63,13 +66,15 @@ def _address(python: str) -> str:
     return _servers[mine]
 
 
-def serve(address: str) -> None:
+def serve(address: str, *, trains: bool) -> None:
     """Returns in the process of a command; in the server it ends with the process that started it."""
     for name in IMPORTED:
         try:
             importlib.import_module(name)
         except ImportError:  # an engine that is not installed here
             continue
+    if trains:
+        importlib.import_module("edgekit_converters.recipe.foreign_code").import_keras()
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -111,7 +116,7 @@ def _is_command(link: socket.socket) -> bool:
 
 if __name__ == "__main__":
     sys.path[0] = ""
-    serve(sys.argv[1])
+    serve(sys.argv[1], trains="trains" in sys.argv[2:])
     from edgekit.cli.main import main
 
     main()
