@@ -22,7 +22,7 @@ def histogram(values):
 
 def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=None, version="1", clock=True, temp=50.0,
          model="digits", profile="raspberry-pi-4", errors=0,
-         error_codes=None, psi=None, semantic=None, **more):  # fmt: skip
+         error_codes=None, psi=None, semantic=None, token_ms=(), **more):  # fmt: skip
     latency = {"device": histogram(ms)}
     if cached:
         latency["cache"] = histogram([0.02] * cached)
@@ -31,6 +31,7 @@ def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=No
     about = About(device, model, version, "9f3c01ab77de", profile, 30.0)
     over = sum(value > 30.0 for value in ms) if over is None else over
     counted = CountedWindow(latency, error_codes or {}, over, **more)
+    counted.stages |= {"token": histogram(token_ms)} if token_ms else {}
     report = Report(about, 1, at - 60_000, 60_000, clock, counted, System(temp=temp), psi, semantic=semantic)
     made = json.loads(encode(report))
     if errors != sum((error_codes or {}).values()):

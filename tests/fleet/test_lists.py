@@ -367,6 +367,20 @@ def test_a_boards_page_says_how_many_answers_of_its_semantic_cache_were_false(tm
     own.close()
 
 
+def test_pages_of_a_board_and_a_version_have_the_tokens_a_second_of_generated_text(tmp_path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    client = Client(make_app(own, Facts(dict, lambda: {"connected": True}, "mqtt://127.0.0.1")))
+    now = int(time.time() * 1e3)
+    own.commit([arrival(1, at=now - 60_000, received=now)], [birth("porch-1", received=now)])
+    assert "Tokens" not in client.get("/device/porch-1").text + client.get("/model?name=digits").text
+    own.commit([arrival(2, at=now, received=now, version="2", token_ms=[40.0] * 5)], [])
+    assert re.search(r"<small>Tokens</small><b>2[45]\.. /s</b>", client.get("/device/porch-1").text)
+    page = client.get("/model?name=digits").text
+    assert re.findall(r'data-label="tokens">([^<]*)<', page)[0] == "–"
+    assert re.search(r'data-label="tokens">2[45]\.. /s<', page)
+    own.close()
+
+
 def test_versions_are_compared_over_profiles_and_time():
     rollups = [rollup(0, "1", "p"), rollup(0, "1", "q", ms=30.0, n=300), rollup(QUARTER, "2", "p", ms=20.0)]
     lines = compare(rollups)

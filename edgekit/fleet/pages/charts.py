@@ -189,9 +189,10 @@ def compare(rollups: Iterable[Rollup]) -> list[dict[str, Any]]:
     for (version, profile), group in sorted(groups.items()):
         sums = {name: sum(getattr(rollup, name) for rollup in group) for name in _SUMMED}
         p50, p95, p99 = _over_all(group, 0.5, 0.95, 0.99)
+        token_ms = _joined([one.stages for one in group]).get("token", Histogram()).quantile(0.5)
         lines.append(sums | {
             "version": version, "profile": profile, "boards": max(rollup.boards for rollup in group),
-            "p50": p50, "p95": p95, "p99": p99,
+            "p50": p50, "p95": p95, "p99": p99, "tokens_per_s": 1000 / token_ms if token_ms else None,
             "psi": max((rollup.psi for rollup in group if rollup.psi is not None), default=None),
         })  # fmt: skip
     return lines

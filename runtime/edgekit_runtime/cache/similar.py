@@ -209,11 +209,10 @@ class Semantic:
         if max_entries < 1 or (ttl_s is not None and not ttl_s > 0):
             raise ValueError("max_entries must be at least 1 and ttl_s more than 0")
         self._embed = embed if not hasattr(embed, "predict") else _vector_of(embed)
-        self.threshold = threshold
-        self._max_entries = max_entries
-        self._ttl_s = ttl_s
-        self._clock = clock
-        self._error, self._same, self._sample, self._chance = error, same or same_answer, sample, chance
+        self.threshold, self._same = threshold, same or same_answer
+        self._max_entries, self._ttl_s, self._clock = max_entries, ttl_s, clock
+        self._options: dict[str, Any] = {"error": error, "same": same, "sample": sample, "chance": chance}
+        self._options |= {"max_entries": max_entries, "ttl_s": ttl_s, "clock": clock}
         self._bound = None if error is None else ErrorBound(error, sample, chance)
         self._lock = threading.Lock()
         self._n = self._ticks = 0
@@ -225,17 +224,7 @@ class Semantic:
 
     def fresh(self) -> Semantic:
         """The same settings and no answers."""
-        return Semantic(
-            self._embed,
-            self.threshold,
-            error=self._error,
-            same=self._same,
-            sample=self._sample,
-            chance=self._chance,
-            max_entries=self._max_entries,
-            ttl_s=self._ttl_s,
-            clock=self._clock,
-        )
+        return Semantic(self._embed, self.threshold, **self._options)
 
     @property
     def entries(self) -> int:

@@ -1,6 +1,6 @@
 """When the device's first token will come, by what the last prompts took.
 
-    forecast = Forecast(slots=4, example_ms=300.0, example_bytes=40)
+    forecast = Forecast(slots=4, example_ms=300.0)
     begun = forecast.begin(key)                 # a request; its prompt as one text
     forecast.outlook(key).expected_ms           # for `budget.decide`
     forecast.first(begun, ms); forecast.ended(begun, ms)
@@ -8,15 +8,13 @@
 Rules:
 - the time is proportional to the bytes that no recent prompt began with, plus STEP_BYTES for the first token;
 - a request waits while all slots are taken: as long as the median of the last whole answers;
-- the clock is the caller's; an engine that got faster forgets its slow times, as `budget.InferenceHistory` does.
+- an engine that got faster forgets its slow times, as `budget.InferenceHistory` does.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from statistics import median
 
 from edgekit_runtime.policy.budget import DeviceOutlook, InferenceHistory
@@ -37,14 +35,12 @@ class ActivePrompt:
 
 
 class Forecast:
-    """Thread-safe. example_ms: what a golden example took, with a prompt of so many bytes."""
+    """Thread-safe. example_ms: of a golden example, whose prompt has about STEP_BYTES."""
 
-    def __init__(
-        self, slots: int, example_ms: float, example_bytes: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, slots: int, example_ms: float) -> None:
         self._slots, self._lock = slots, threading.Lock()
-        self._rates = InferenceHistory(clock=clock, max_age_s=3600.0)  # milliseconds a byte
-        self._rates.add(example_ms / (example_bytes + STEP_BYTES))
+        self._rates = InferenceHistory(max_age_s=3600.0)  # milliseconds a byte
+        self._rates.add(example_ms / (2 * STEP_BYTES))
         self._prompts: deque[str] = deque(maxlen=slots)
         self._whole_ms: deque[float] = deque(maxlen=_LAST)
         self._active = 0

@@ -57,13 +57,11 @@ class GeneratedText:
         done: Callable[[GeneratedText, BaseException | None], None],
         *,
         budget_ms: float | None,
-        resume: Callable[[TextRequest], Feed] | None = None,
-        again: Callable[[], TextRequest | None] = lambda: None,
-        clock: Callable[[], float] = perf_counter,
+        resume: Callable[[TextRequest], Feed] | None,
+        again: Callable[[], TextRequest | None],
     ) -> None:
-        self._request, self._open, self._done, self._resume = request, open_feed, done, resume
-        self._again = again
-        self._clock, self._start, self._budget_ms = clock, clock(), budget_ms
+        self._request, self._open, self._done, self._resume, self._again = request, open_feed, done, resume, again
+        self._start, self._budget_ms = perf_counter(), budget_ms
         self._stop = StopStrings(request.stops)
         self._feed: Feed | None = None
         self._chunks: Iterator[Chunk] | None = None
@@ -173,7 +171,7 @@ class GeneratedText:
         if chunk is None:
             return "" if self._left else self._finished("stop")
         if chunk.text:
-            self.last_ms = (self._clock() - self._start) * 1e3
+            self.last_ms = (perf_counter() - self._start) * 1e3
             self.first_ms = self.last_ms if self.first_ms is None else self.first_ms
             self.tokens += 1
         self.tokens = self.tokens if chunk.tokens is None else self._before + chunk.tokens

@@ -1,24 +1,26 @@
 """Generates on the device or on a server, by who will give the first piece in time.
 
-    generator = Generator(engine, chat=True, forecast=forecast, hosts=hosts, meter=meter)
+    generator = Generator(engine, example_ms, hosts, count, count_error, queue=1024, throttle_s=lambda: 0.0)
     generator.generate("Where is the depot?", budget_ms=500)
 
 Rules:
 - `budget.decide` decides, as for tensors: the device if its first piece is likely in time, else the likelier server;
 - without a budget the device answers; a request that none would begin in time is refused at once;
 - a server that fails before its first piece is left out, and what is left of the budget decides again;
-- at most `queue` answers are open on the device, more are QueueFull.
+- at most `queue` answers are open on the device, more are QueueFull;
+- each answer is counted once: the time to its first piece, and the mean of its later tokens.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.generating.forecast import STEP_BYTES, ActivePrompt, Forecast
+from edgekit_runtime.engines.llamacpp import SLOTS
+from edgekit_runtime.generating.forecast import ActivePrompt, Forecast
 from edgekit_runtime.generating.generation import Feed, GeneratedText
 from edgekit_runtime.generating.options import Prompt, TextRequest, check_request
 from edgekit_runtime.policy.budget import HostOutlook, OffloadDecision, decide
@@ -26,7 +28,6 @@ from edgekit_runtime.remote.chunks import Chunk, read_chunk
 from edgekit_runtime.system.errors import (
     BudgetExceeded,
     ClosedError,
-    EdgekitError,
     EngineError,
     HostError,
     QueueFull,
@@ -36,12 +37,9 @@ from edgekit_runtime.system.errors import (
 from edgekit_runtime.system.records import record
 
 if TYPE_CHECKING:
-    from edgekit_runtime.contract.spec import Contract
     from edgekit_runtime.engines.llamacpp import EventStream, LlamaEngine
-    from edgekit_runtime.loading.readiness import PreparedEngine
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.remote.openai import OpenAiStream
-    from edgekit_runtime.telemetry.meter import Meter
 
 _OUT = HostOutlook(ready=False)
 
@@ -66,22 +64,26 @@ class GenerationStats:
 
 
 class Generator:
-    """Thread-safe."""
+    """Thread-safe.
+
+    example_ms: what a golden example took.
+    count, count_error: called once for each answer or error; they do not raise.
+    throttle_s: what a drill adds to each answer.
+    """
 
     def __init__(
         self,
         engine: LlamaEngine,
-        *,
-        chat: bool,
-        forecast: Forecast,
+        example_ms: float,
         hosts: Hosts | None,
-        meter: Meter,
-        queue: int = 1024,
-        throttle_s: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = perf_counter,
+        count: Callable[[str, float, bool | None, Mapping[str, float]], None],
+        count_error: Callable[[BaseException], None],
+        queue: int,
+        throttle_s: Callable[[], float],
     ) -> None:
-        self._engine, self._chat, self._forecast, self._hosts = engine, chat, forecast, hosts
-        self._meter, self._queue, self._throttle_s, self._clock = meter, queue, throttle_s, clock
+        self._engine, self._hosts, self._queue = engine, hosts, queue
+        self._count, self._count_error = count, count_error
+        self._forecast, self._throttle_s = Forecast(SLOTS, example_ms), throttle_s
         self._changed = threading.Condition()
         self._open = weakref.WeakSet[GeneratedText]()  # one that is never read is no one's
         self._closed = False
@@ -94,51 +96,46 @@ class Generator:
         *,
         budget_ms: float | None = None,
         resume: bool = False,
-        ended: Callable[[GeneratedText], None] = lambda answer: None,
         shorter: Callable[[], Prompt | None] = lambda: None,
         **options: Any,
     ) -> GeneratedText:
         """See `Model.generate`. shorter: another prompt for one that is too long, or None."""
-        request = check_request(prompt, chat=self._chat, **options)
+
+        def checked(prompt: Prompt) -> TextRequest:
+            return check_request(prompt, chat=self._engine.chat, **options)
+
+        request = checked(prompt)
         if self._closed:
             raise model_closed()
-        start = self._clock()
+        start = perf_counter()
         try:
-            decision = self._decide(request, start, budget_ms, set())
+            first = [self._decide(request, start, budget_ms, set())]
         except BudgetExceeded as error:
             self._count_error(error)
             raise
-        first: list[OffloadDecision] = [decision]
 
         def open_feed(asked: TextRequest) -> Feed:
             failed: set[int] = set()
-            while True:
-                chosen = first.pop() if first else self._decide(asked, start, budget_ms, failed)
-                if chosen.destination != "host":
-                    return self._on_device(asked)
-                assert chosen.host is not None
+            decision = first.pop() if first else self._decide(asked, start, budget_ms, failed)
+            while decision.destination == "host":
+                assert decision.host is not None
                 assert budget_ms is not None
                 try:
-                    return self._on_host(chosen.host, asked, self._left_ms(start, budget_ms) / 1e3)
+                    return self._on_host(decision.host, asked, _left_ms(start, budget_ms) / 1e3)
                 except HostError as error:
-                    failed.add(chosen.host)
+                    failed.add(decision.host)
                     try:
-                        first.append(self._decide(asked, start, budget_ms, failed))
+                        decision = self._decide(asked, start, budget_ms, failed)
                     except BudgetExceeded as refusal:
                         raise refusal from error
-
-        def done(answer: GeneratedText, error: BaseException | None) -> None:
-            self._done(answer, error)
-            ended(answer)
+            return self._on_device(asked)
 
         def again() -> TextRequest | None:
             prompt = shorter()
-            return None if prompt is None else check_request(prompt, chat=self._chat, **options)
+            return None if prompt is None else checked(prompt)
 
         resumed = self._on_device if resume else None
-        generation = GeneratedText(
-            request, open_feed, done, budget_ms=budget_ms, resume=resumed, again=again, clock=self._clock
-        )
+        generation = GeneratedText(request, open_feed, self._done, budget_ms=budget_ms, resume=resumed, again=again)
         with self._changed:
             self._open.add(generation)
         return generation
@@ -165,9 +162,6 @@ class Generator:
         for generation in left:
             generation.close()
 
-    def _left_ms(self, start: float, budget_ms: float) -> float:
-        return budget_ms - (self._clock() - start) * 1e3
-
     def _decide(self, request: TextRequest, start: float, budget_ms: float | None, failed: set[int]) -> OffloadDecision:
         """Raises BudgetExceeded."""
         outlook, hosts = self._forecast.outlook(request.key, self._throttle_s() * 1e3), self._hosts
@@ -178,7 +172,7 @@ class Generator:
             hosts.matter()
             hosts.look()
             known = [_OUT if n in failed else one for n, one in enumerate(hosts.outlooks(request.size))]
-        left_ms = self._left_ms(start, budget_ms)
+        left_ms = _left_ms(start, budget_ms)
         decision = decide(left_ms, outlook, known)
         if decision.destination == "neither":
             what = f"no first piece expected within {budget_ms:g} ms: {left_ms:.3g} ms are left, and the device would "
@@ -194,7 +188,7 @@ class Generator:
         try:
             body = {**request.body, "stream": True, "cache_prompt": True, "return_progress": True}
             stream = self._engine.stream(request.way, body)
-            return _DeviceFeed(stream, self._forecast, begun, self._clock, self._throttle_s())
+            return _DeviceFeed(stream, self._forecast, begun, self._throttle_s())
         except BaseException:
             self._forecast.ended(begun, None)
             raise
@@ -208,63 +202,26 @@ class Generator:
         with self._changed:
             self._open.discard(generation)
             self._changed.notify_all()
-        if error is not None:
-            if not isinstance(error, ClosedError):
-                self._count_error(error)
-            return
-        if generation.first_ms is None:
+        if error is not None and not isinstance(error, ClosedError):
+            self._count_error(error)
+        if error is not None or generation.first_ms is None:
             return
         self._answers, self._tokens, self._last = self._answers + 1, self._tokens + generation.tokens, generation
-        self._meter.record(generation.source, generation.first_ms, generation.met_budget)
-
-    def _count_error(self, error: BaseException) -> None:
-        if isinstance(error, BudgetExceeded):
-            self._meter.refused()
-        self._meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
+        speed = generation.tokens_per_s
+        later = {} if speed is None else {"token": 1e3 / speed}
+        self._count(generation.source, generation.first_ms, generation.met_budget, later)
 
 
-def generator_of(
-    prepared: PreparedEngine,
-    hosts: Hosts | None,
-    meter: Meter,
-    contract: Contract,
-    queue: int,
-    throttle_s: Callable[[], float],
-) -> Generator:
-    """Of an opened bundle: a golden example's time is the first that the forecast knows.
-
-    throttle_s: what a drill adds to each answer."""
-    from edgekit_runtime.engines.llamacpp import SLOTS, LlamaEngine
-
-    engine = prepared.engine.single
-    assert isinstance(engine, LlamaEngine)
-    assert contract.generation is not None
-    example_ms = prepared.costs.get(1, prepared.ready.first_ms / 1e3) * 1e3
-    forecast = Forecast(SLOTS, example_ms, STEP_BYTES)
-    return Generator(
-        engine,
-        chat=contract.generation.chat,
-        forecast=forecast,
-        hosts=hosts,
-        meter=meter,
-        queue=queue,
-        throttle_s=throttle_s,
-    )
+def _left_ms(start: float, budget_ms: float) -> float:
+    return budget_ms - (perf_counter() - start) * 1e3
 
 
 class _DeviceFeed:
     source = "device"
 
-    def __init__(
-        self,
-        stream: EventStream,
-        forecast: Forecast,
-        begun: ActivePrompt,
-        clock: Callable[[], float],
-        throttle_s: float,
-    ) -> None:
-        self._stream, self._forecast, self._begun, self._clock = stream, forecast, begun, clock
-        self._start, self._first, self._throttle_s, self._left = clock(), True, throttle_s, threading.Event()
+    def __init__(self, stream: EventStream, forecast: Forecast, begun: ActivePrompt, throttle_s: float) -> None:
+        self._stream, self._forecast, self._begun = stream, forecast, begun
+        self._start, self._first, self._throttle_s, self._left = perf_counter(), True, throttle_s, threading.Event()
 
     def __iter__(self) -> Iterator[Chunk]:
         if self._throttle_s:
@@ -276,7 +233,7 @@ class _DeviceFeed:
                 raise EngineError(f"llama.cpp: {error.what}") from error
             if self._first and (chunk.text or chunk.finish):
                 self._first = False
-                self._forecast.first(self._begun, (self._clock() - self._start) * 1e3)
+                self._forecast.first(self._begun, (perf_counter() - self._start) * 1e3)
             yield chunk
 
     def cancel(self) -> None:
@@ -286,7 +243,7 @@ class _DeviceFeed:
     def ended(self, *, complete: bool) -> None:
         if not complete:
             self._stream.cancel()
-        self._forecast.ended(self._begun, (self._clock() - self._start) * 1e3 if complete else None)
+        self._forecast.ended(self._begun, (perf_counter() - self._start) * 1e3 if complete else None)
 
     def cut(self, error: HostError) -> None:
         """Never of a device."""

@@ -12,9 +12,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from edgekit_runtime.contract.text import admit
+from edgekit_runtime.engines.llamacpp import Way
 from edgekit_runtime.system.errors import InputError, OptionError
 from edgekit_runtime.system.records import record
 
@@ -35,7 +36,7 @@ class TextRequest:
     key: all of the prompt as one text, to find what two of them share.
     """
 
-    way: Literal["chat", "text"]
+    way: Way
     body: dict[str, Any]
     key: str
     stops: tuple[str, ...]

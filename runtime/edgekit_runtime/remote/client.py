@@ -134,6 +134,7 @@ class HostClient(ClosedOnExit["HostClient"]):
     most_bytes: of one answer.
     token: reads the bearer token; may raise HostError.
     tls: None for the system's trust.
+    changes: how often another server or model may have taken the host's place.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class HostClient(ClosedOnExit["HostClient"]):
         self._clock = clock
         self._pool = Pool(endpoint, limit=connections, most_bytes=most_bytes, clock=clock)
         self._known: _HostFacts | None = None
-        self._probing_breaks = 0
+        self.changes = self._probing_breaks = 0
         self._ids = itertools.count()
 
     def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float, *, late_s: float = 0.0) -> HostAnswer:
@@ -208,19 +209,19 @@ class HostClient(ClosedOnExit["HostClient"]):
         return (self._known or self._greet(deadline)).metadata
 
     def forget(self) -> None:
-        """Query the host's metadata again at the next request."""
-        self._known = None
+        """Query the metadata again at the next request: another server may be there by now."""
+        self._known, self.changes = None, self.changes + 1
 
     @property
     def breaks(self) -> int:
         """How often a kept connection had ended: another server may listen there now."""
         return self._pool.breaks - self._probing_breaks
 
-    def ping(self, timeout_s: float) -> float:
-        """Milliseconds of a readiness query. Raises HostError."""
+    def ping(self, timeout_s: float, path: str = "") -> float:
+        """Milliseconds of a query: whether the model is ready, or another path. Raises HostError."""
         start, known = self._clock(), self._known
-        path = self._path if known is None else known.path
-        reply = self._exchange("GET", f"{path}/ready", Deadline(timeout_s, self._clock))
+        path = path or f"{self._path if known is None else known.path}/ready"
+        reply = self._exchange("GET", path, Deadline(timeout_s, self._clock))
         if reply.status >= 500 or reply.status == 408:
             self._raise(reply)
         return (self._clock() - start) * 1e3
@@ -369,12 +370,12 @@ class HostClient(ClosedOnExit["HostClient"]):
             return reply
         except HostError as error:
             if error.code == "host-unreachable":
-                self._known = None  # what comes back may be another server
+                self.forget()
             raise
         except TimeoutError as error:
             raise self._late_error() from error
         except OSError as error:  # TLS that breaks, a network that goes down
-            self._known = None
+            self.forget()
             raise self._error(f"the connection broke ({error})", "host-unreachable") from error
 
     def _late_error(self) -> HostError:
@@ -393,7 +394,7 @@ class HostClient(ClosedOnExit["HostClient"]):
         error = self._error(what, known.get(reply.status, refused))
         error.status = reply.status
         if reply.status == 409:
-            self._known = None  # it serves another model or contract by now
+            self.forget()
         raise error
 
 

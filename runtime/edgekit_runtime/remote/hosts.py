@@ -33,10 +33,11 @@ from edgekit_runtime.system.errors import HostError, model_closed
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
+    from edgekit_runtime.engines.llamacpp import Way
     from edgekit_runtime.loading.replay import ReplayExample
     from edgekit_runtime.policy.options import Host
     from edgekit_runtime.remote.client import HostAnswer
-    from edgekit_runtime.remote.openai import OpenAiModel, OpenAiStream, Way
+    from edgekit_runtime.remote.openai import OpenAiModel, OpenAiStream
     from edgekit_runtime.remote.remote_model import RemoteModel
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.policy.options import Host
 from edgekit_runtime.remote.chunks import Chunk, read_chunk
@@ -29,10 +29,10 @@ from edgekit_runtime.system.errors import HostError, WireError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
+    from edgekit_runtime.engines.llamacpp import Way
     from edgekit_runtime.loading.replay import ReplayExample
     from edgekit_runtime.remote.pool import StreamedReply
 
-Way = Literal["chat", "text"]
 _PATHS: dict[Way, str] = {"chat": "/v1/chat/completions", "text": "/v1/completions"}
 SILENCE_S = 30.0
 MOST_EVENT = 1 << 20
@@ -156,9 +156,14 @@ class OpenAiModel:
             connections=connections,
             clock=clock,
         )
-        self.url, self.proven = self._client.url, False
+        self.url, self._proven_at = self._client.url, -1
         self._name, self._clock = options.model, clock
         self._chat = manifest.contract.generation is not None and manifest.contract.generation.chat
+
+    @property
+    def proven(self) -> bool:
+        """Whether it answered once, and has been there since."""
+        return self._proven_at == self._client.changes
 
     def open(self, way: Way, body: Mapping[str, Any], timeout_s: float) -> tuple[OpenAiStream, HostAnswer]:
         """Ask; the stream once its first piece is there, and how long that took. Raises HostError.
@@ -167,12 +172,7 @@ class OpenAiModel:
         """
         start, deadline = self._clock(), Deadline(timeout_s, self._clock)
         asked = {"model": self._model(timeout_s), **body, "stream": True, "stream_options": {"include_usage": True}}
-        try:
-            reply = self._client.stream(_PATHS[way], json.dumps(asked).encode(), deadline)
-        except HostError as error:
-            if error.code == "host-unreachable":
-                self.proven = False
-            raise
+        reply = self._client.stream(_PATHS[way], json.dumps(asked).encode(), deadline)
         stream = OpenAiStream(reply, self.url, body["max_tokens"], deadline, self._clock)
         try:
             stream.begin()
@@ -189,19 +189,12 @@ class OpenAiModel:
         stream, answer = self.open("chat" if self._chat else "text", body, timeout_s)
         for _ in stream:
             pass
-        self.proven = True
+        self._proven_at = self._client.changes
         return answer
 
     def ping(self, timeout_s: float) -> float:
         """Milliseconds of a round trip. Raises HostError."""
-        start = self._clock()
-        try:
-            self._client.get("/v1/models", timeout_s)
-        except HostError as error:
-            if error.code == "host-unreachable":
-                self.proven = False
-            raise
-        return (self._clock() - start) * 1e3
+        return self._client.ping(timeout_s, "/v1/models")
 
     def close(self) -> None:
         self._client.close()

@@ -60,12 +60,13 @@ class _Proof:
     """A golden example that came back.
 
     ours: from an edgekit host.
-    breaks: the client's then.
+    changes, breaks: the client's then.
     version: of the model that answered.
     name: of the answers' origin if the server names no artifact.
     """
 
     ours: bool
+    changes: int
     breaks: int
     version: str | None
     name: str
@@ -135,9 +136,9 @@ class RemoteModel:
 
     def prove(self, timeout_s: float) -> HostAnswer:
         """Ask for the golden example, its last bits varied against caches. Raises HostError."""
-        before = self._client.breaks
         if not self.proven:
             self._client.forget()
+        before = self._client.changes, self._client.breaks
         items = {name: self._vary(item, self._free[name]) for name, item in self._example.items.items()}
         outputs, answer = self._ask(items, timeout_s)
         apart = [differs(self._contract, outputs, wanted) for wanted in self._example.answers]
@@ -150,7 +151,7 @@ class RemoteModel:
         if known is None or not self._is_still_valid(known) or known.version != answer.version:
             name = "\0".join((self.url, self._options.model or "", answer.version or "", secrets.token_hex(16)))
             ours = self._form is not None and self._form[0].edgekit is not None
-            known = self._proof = _Proof(ours, before, answer.version, hashlib.sha256(name.encode()).hexdigest())
+            known = self._proof = _Proof(ours, *before, answer.version, hashlib.sha256(name.encode()).hexdigest())
         return self._with_name(answer, known)
 
     def _with_name(self, answer: HostAnswer, proof: _Proof) -> HostAnswer:
@@ -163,18 +164,13 @@ class RemoteModel:
 
     def ping(self, timeout_s: float) -> float:
         """Milliseconds of a round trip. Raises HostError."""
-        try:
-            return self._client.ping(timeout_s)
-        except HostError as error:
-            if error.code == "host-unreachable":
-                self._proof = None
-            raise
+        return self._client.ping(timeout_s)
 
     def close(self) -> None:
         self._client.close()
 
     def _is_still_valid(self, proof: _Proof) -> bool:
-        return proof.ours or proof.breaks == self._client.breaks
+        return proof.changes == self._client.changes and (proof.ours or proof.breaks == self._client.breaks)
 
     def _unproven_error(self) -> HostError:
         return HostError(
@@ -191,10 +187,6 @@ class RemoteModel:
             answer = self._client.infer(self._form[1].tensors(items), deadline.left() - late_s, late_s=late_s)
         except TimeoutError as error:
             raise HostError("no answer within the time given", where=self.url, code="host-late") from error
-        except HostError as error:
-            if error.code == "host-unreachable" or error.status == 409:  # gone, or another model by now
-                self._proof = None
-            raise
         return {output.name: self._item(output, answer) for output in self._contract.outputs}, answer
 
     def _item(self, output: OutputContract, answer: HostAnswer) -> NDArray[Any]:

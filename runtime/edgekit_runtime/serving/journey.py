@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from edgekit_runtime.cache.identity import Flights, identify, of_artifact
 from edgekit_runtime.cache.tiered import Cache
@@ -61,6 +61,7 @@ from edgekit_runtime.telemetry.meter import Meter
 if TYPE_CHECKING:
     from edgekit_runtime.cache.identity import Identity
     from edgekit_runtime.cache.tiered import Hit
+    from edgekit_runtime.engines.llamacpp import LlamaEngine
     from edgekit_runtime.generating.generator import Generator
     from edgekit_runtime.policy.options import ModelLimits
     from edgekit_runtime.serving.fallback import Away, Fallback, Outcome
@@ -131,10 +132,16 @@ class Journey:
         self.tap: Any = None  # see `tap`
         self.generator: Generator | None = None
         if self.contract.task == "generation":
-            from edgekit_runtime.generating.generator import generator_of
+            from edgekit_runtime.generating.generator import Generator
 
-            self.generator = generator_of(
-                opened.prepared, opened.hosts, meter, self.contract, limits.queue, lambda: self.device.throttle_s
+            self.generator = Generator(
+                cast("LlamaEngine", opened.prepared.engine.single),
+                opened.prepared.costs.get(1, opened.prepared.ready.first_ms / 1e3) * 1e3,
+                opened.hosts,
+                self.count,
+                self.count_error,
+                limits.queue,
+                lambda: self.device.throttle_s,
             )
         self.doubted: Callable[[Mapping[str, Any], Outputs, str], None] | None = None
         hosts = opened.hosts if self.generator is None else None  # else they generate, and answer no tensors
@@ -516,6 +523,10 @@ class Journey:
             self.flights.crash(request.key, followed)
         if lost and not (self._retired and isinstance(error, ClosedError)):
             self.count_error(error)
+
+    def count(self, source: str, total_ms: float, met: bool | None, timings: Mapping[str, float]) -> None:
+        """Count an answer that took another way. Never raises."""
+        self.faults.shield("meter", lambda: self.meter.record(source, total_ms, met, timings))
 
     def count_error(self, error: BaseException) -> None:
         """Count a request without an answer. Never raises."""

@@ -17,8 +17,9 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -563,10 +564,6 @@ class Model(ClosedOnExit["Model"]):
 
     def _session_parts(self, journey: Journey) -> SessionParts:
         opened = journey.opened
-
-        def answered(total_ms: float, met: bool | None, timings: Mapping[str, float]) -> None:
-            journey.faults.shield("meter", lambda: journey.meter.record("device", total_ms, met, timings))
-
         return SessionParts(
             journey.contract,
             opened.prepared.entry,
@@ -574,7 +571,7 @@ class Model(ClosedOnExit["Model"]):
             opened.engine,
             journey.device.batcher.call,
             opened.another,
-            answered,
+            partial(journey.count, "device"),
             journey.count_error,
             self.count_dropped,
             budget_ms=self._budget_ms,

@@ -35,10 +35,10 @@ MOST_LABEL = 32
 MOST_SEQ = 1 << 36
 """Ten windows a second for two centuries."""
 STAGES = ("input", "queue", "transfer", "inference", "output")
-_STAGES = frozenset(STAGES)
+_STAGES, _TOKEN = frozenset(STAGES), "token"  # which older fleets would refuse in `st`, so it is a field of its own
 _STAGE_OF = {"prepare": "input", "queue": "queue", "network": "transfer", "infer": "inference", "host": "inference",
-    "finish": "output"}  # fmt: skip
-_STAGE_SCALE, _RATIO_SCALE = 2, 3
+    "finish": "output", _TOKEN: _TOKEN}  # fmt: skip
+_STAGE_SCALE, _TOKEN_SCALE, _RATIO_SCALE = 2, 4, 3
 _MOST_CODES = 8
 _SEAL_BYTES = 140  # what `sealed` adds at most while its counters have seven digits
 # The order in which histograms lose precision where there is no room for it: microseconds of the cache matter least.
@@ -155,7 +155,7 @@ class Window:
     n: answers.
     host, hits: of these, from the host, from the cache.
     misses: None if the board has no cache.
-    stages: of STAGES, those that answers went through.
+    stages: of STAGES, those that answers went through; and "token", milliseconds of each token of a generated text.
     """
 
     device: str
@@ -204,10 +204,10 @@ def encode(report: Report) -> bytes:
     """The body: everything but the seal, in at most MOST_BYTES less what the seal takes."""
     latency = {source: histogram for source, histogram in report.counted.answers.items() if histogram.count}
     stages: dict[str, Histogram] = {}
-    for stage in STAGES:  # by their names on the wire, in the order of a request
+    for stage in (*STAGES, _TOKEN):  # by their names on the wire, in the order of a request
         measured = [h for name, h in report.counted.stages.items() if _STAGE_OF.get(name) == stage and h.count]
         if measured:
-            stages[stage] = Histogram(scale=_STAGE_SCALE)
+            stages[stage] = Histogram(scale=_TOKEN_SCALE if stage == _TOKEN else _STAGE_SCALE)
             for histogram in measured:
                 stages[stage].merge(histogram)
     body = _body(report, latency, stages)
@@ -276,8 +276,10 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
         value["se"] = [bound.error, bound.cut, bound.given, bound.withheld, bound.sampled, bound.wrong, *ends]
     if about.site or about.group:
         value["lab"] = {"site": about.site[:MOST_LABEL], "group": about.group[:MOST_LABEL]}
-    if stages:
-        value["st"] = {stage: histogram.wire() for stage, histogram in stages.items()}
+    if st := {stage: histogram.wire() for stage, histogram in stages.items() if stage != _TOKEN}:
+        value["st"] = st
+    if _TOKEN in stages:
+        value["tk"] = stages[_TOKEN].wire()
     value["lat"] = {source: histogram.wire() for source, histogram in latency.items()}
     value |= {name: figure for name, figure in asdict(report.system).items() if figure is not None}
     return compact_json(value)
@@ -337,7 +339,9 @@ def parse_window(payload: bytes, device: str) -> Window:
 def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
     """The fields of version 2; each is absent if there is nothing to report."""
     stages = _histograms(value, "st") if "st" in value else {}
-    if not stages.keys() <= _STAGES or max([histogram.count for histogram in stages.values()], default=0) > 2 * most:
+    unknown = not stages.keys() <= _STAGES
+    stages |= _histograms({"tk": {_TOKEN: value["tk"]}}, "tk") if "tk" in value else {}
+    if unknown or max([histogram.count for histogram in stages.values()], default=0) > 2 * most:
         raise WindowError("shape", "'st' has an unknown stage or counts too much")
     codes = value.get("ec", {})
     if not isinstance(codes, dict) or len(codes) > _MOST_CODES + 1 or not all(map(_CODE.match, codes)):

@@ -162,6 +162,16 @@ def test_a_window_says_what_a_semantic_cache_knows_and_stays_small(seed):
     assert window.latency["device"].scale >= 4
 
 
+def test_the_time_of_generated_tokens_travels_in_a_field_that_older_fleets_ignore():
+    tokens = histogram([40.0, 41.0, 42.0])
+    data = sealed_payload(encode(report({"device": histogram([300.0])}, over_budget=0, stages={"token": tokens})), SEAL)
+    value = json.loads(data)
+    assert "st" not in value
+    assert value["tk"][0] == 4
+    assert parse_window(data, "porch-1").stages["token"].quantile(0.5) == pytest.approx(41, rel=0.03)
+    assert parse_window(payload(tk=...), "porch-1").stages == {}
+
+
 def test_a_semantic_cache_that_compared_nothing_yet_has_no_interval():
     learning = BoundStats(0.02, False, 0.0, 0, 300, 0, 0, None, None)
     data = sealed_payload(encode(replace(report(), semantic=learning)), SEAL)
@@ -259,6 +269,7 @@ BAD = {
     "an interval of one end": (payload(se=SEMANTIC[:7]), "shape"),
     "no interval of what was compared": (payload(se=SEMANTIC[:6]), "shape"),
     "an interval of nothing": (payload(se=[*SEMANTIC[:4], 0, 0, 0, 1]), "shape"),
+    "times of tokens that are no histogram": (payload(tk=[4]), "shape"),
     "a semantic cache that is a number": (payload(se=7), "shape"),
     "labels that are none": (payload(lab=["x"]), "shape"),
     "half of the labels": (payload(lab={"site": "berlin"}), "shape"),
