@@ -12,25 +12,28 @@ Rules:
 - the file lies in shared memory, which the child maps: no decrypted model touches a disk, and a restart needs no copy;
 - the cache of keys and values is one for all dialogues, within `EngineSetup.kv_mb`. SLOTS of them are computed at once,
   others wait. A prompt gets the slot with which it shares the longest beginning;
+- no caller waits for the child to read: a thread writes, and what it has not written yet waits in a queue;
 - a child that says nothing for SILENCE_S while it has work is killed. One that dies fails its streams, and the next
   request starts another, MOST_DEATHS times in a row.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import queue
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import TensorSpec
-from edgekit_runtime.engines.arena import Arena, frame
+from edgekit_runtime.engines.arena import Arena, frame, read_frame
 from edgekit_runtime.engines.isolated import LOAD_LIMIT_S, MOST_DEATHS, EngineChild
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, check_inputs
 from edgekit_runtime.modelfile.gguf_structure import read_gguf
@@ -39,6 +42,8 @@ from edgekit_runtime.system.children import crash_signal, interrupt_signal
 from edgekit_runtime.system.errors import EdgekitError, EngineError, EngineHung, InputError, ModelFileError, from_json
 
 Way = Literal["chat", "text"]
+_Outbox = queue.SimpleQueue[bytes | None]
+"""Requests of one child that are not written yet; None behind the last."""
 SLOTS = 4
 """Dialogues that are computed together."""
 SILENCE_S = 120.0
@@ -110,6 +115,7 @@ class LlamaProcess:
         self._lock = threading.RLock()
         self._streams: dict[int, EventStream] = {}
         self._child: EngineChild | None = None
+        self._outbox: _Outbox = queue.SimpleQueue()
         self._number = self._deaths = self.restarts = 0
         self._heard, self._closed = monotonic(), False
         try:
@@ -139,18 +145,19 @@ class LlamaProcess:
     def stream(self, way: Way, body: Mapping[str, Any]) -> EventStream:
         """Raises EngineError."""
         with self._lock:
-            child = self._running()
+            self._running()
             self._number += 1
             stream = self._streams[self._number] = EventStream(self, self._number)
             if len(self._streams) == 1:
                 self._heard = monotonic()
-            self._write(child, b"g", {"number": self._number, "way": way, "body": json.dumps(body)})
+            job = {"number": self._number, "way": way, "body": json.dumps(body)}
+            self._outbox.put(frame(b"g", json.dumps(job).encode()))
             return stream
 
     def cancel(self, number: int) -> None:
         with self._lock:
-            if self._streams.pop(number, None) is not None and self._child is not None:
-                self._write(self._child, b"c", {"number": number})
+            if self._streams.pop(number, None) is not None:
+                self._outbox.put(frame(b"c", json.dumps({"number": number}).encode()))
 
     def next_event(self, events: queue.SimpleQueue[str | EdgekitError | None]) -> str | EdgekitError | None:
         """The next event; EngineHung, and the child's end, after a silence of SILENCE_S."""
@@ -171,17 +178,18 @@ class LlamaProcess:
         """End the child; open streams end with EngineError. Idempotent."""
         self._closed = True
         child, self._child = self._child, None
+        self._outbox.put(None)
         if child is not None:
             child.end(_END_S)
         self._model.close()
 
-    def _running(self) -> EngineChild:
-        """The child, started again if it died. The lock is held."""
+    def _running(self) -> None:
+        """Start the child, again if it died. The lock is held."""
         if self._closed:
             raise EngineError("the engine was closed", do="Open the bundle again")
         child = self._child
         if child is not None and child.process.poll() is None:
-            return child
+            return
         if self.dead is not None:
             raise EngineError(self.dead, do="Open the bundle again, with a smaller model or ModelLimits(kv_mb=)")
         if child is not None:
@@ -193,27 +201,28 @@ class LlamaProcess:
         except BaseException:
             child.end(0)
             raise
-        self._child = child
-        threading.Thread(target=self._listen, args=(child,), name="edgekit-llama", daemon=True).start()
-        return child
+        self._child, self._outbox = child, queue.SimpleQueue()
+        answers, requests = os.fdopen(os.dup(child.from_child), "rb"), os.fdopen(os.dup(child.to_child), "wb")
+        for work in ((self._listen, child, answers, self._outbox), (_deliver, requests, self._outbox)):
+            threading.Thread(target=work[0], args=work[1:], name="edgekit-llama", daemon=True).start()
 
     def _load(self, child: EngineChild) -> None:
         """Raises EngineError."""
-        self._write(child, b"l", self._job)
         limit_s = LOAD_LIMIT_S + self._job["size"] / _LOAD_BYTES_S
+        with contextlib.suppress(BrokenPipeError):  # there is no answer then, either
+            os.write(child.to_child, frame(b"l", json.dumps(self._job).encode()))
         if not child.poll.poll(limit_s * 1e3):
             raise EngineError(f"llama.cpp did not load the model within {limit_s:.0f} s", do="Use a smaller model")
-        answer = _read(child)
+        answer = read_frame(child.from_child)
         if answer is None:
             self._deaths += 1
             raise EngineError(f"llama.cpp's process died while it loaded the model ({_end_of(child)})", do="Try again")
         if answer[0] == b"e":
             raise from_json(json.loads(answer[1])["error"], EngineError)
 
-    def _listen(self, child: EngineChild) -> None:
+    def _listen(self, child: EngineChild, answers: IO[bytes], outbox: _Outbox) -> None:
         """Pass events on until the child ends."""
-        while (answer := _read(child)) is not None:
-            operation, body = answer
+        for operation, body in _frames(answers):
             self._heard = monotonic()
             value = json.loads(body)
             with self._lock:
@@ -227,6 +236,7 @@ class LlamaProcess:
                 stream.events.put(value["event"])
             else:
                 stream.events.put(None if operation == b"d" else from_json(value["error"], EngineError))
+        outbox.put(None)
         with self._lock:
             lost, self._streams = self._streams, {}
             self._deaths += bool(lost)
@@ -237,27 +247,23 @@ class LlamaProcess:
         for stream in lost.values():
             stream.events.put(error)
 
-    def _write(self, child: EngineChild, operation: bytes, value: object) -> None:
-        pipe = child.process.stdin
-        assert pipe is not None
-        try:
-            pipe.write(frame(operation, json.dumps(value).encode()))
-            pipe.flush()
-        except (OSError, ValueError):  # it died: the thread that listens says so
-            pass
+
+def _deliver(requests: IO[bytes], outbox: _Outbox) -> None:
+    """Write each frame, until None or the child's end."""
+    with contextlib.suppress(BrokenPipeError), requests:
+        while (request := outbox.get()) is not None:
+            requests.write(request)
+            requests.flush()
 
 
-def _read(child: EngineChild) -> tuple[bytes, bytes] | None:
-    """The next frame; None at the child's end."""
-    pipe = child.process.stdout
-    assert pipe is not None
-    try:
-        head = pipe.read(5)
-        body = pipe.read(int.from_bytes(head[:4], "little")) if len(head) == 5 else b""
-    except (OSError, ValueError):  # closed meanwhile
-        return None
-    complete = len(head) == 5 and len(body) == int.from_bytes(head[:4], "little")
-    return (head[4:], body) if complete else None
+def _frames(answers: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Operations and their bodies, until the child's end."""
+    with answers:
+        while len(head := answers.read(5)) == 5:
+            size = int.from_bytes(head[:4], "little")
+            if len(body := answers.read(size)) < size:
+                return
+            yield head[4:], body
 
 
 def _end_of(child: EngineChild) -> str:

@@ -23,6 +23,7 @@ from edgekit_runtime.system.errors import (
     ClosedError,
     ContractError,
     EngineError,
+    EngineHung,
     InputError,
     SelfTestError,
     SessionError,
@@ -239,6 +240,7 @@ def test_answers_are_counted_with_the_time_to_their_first_piece(bundle):
         assert answer.met_budget
         assert (stats.meter.answers, stats.meter.met) == ({"device": 1}, 1)
         assert stats.generation.tokens == 10
+        assert stats.meter.stages_ms["token"].p50 == pytest.approx(1000 / answer.tokens_per_s, rel=0.05)
         assert stats.meter.device_ms.maximum == pytest.approx(answer.first_ms, rel=0.05)
 
 
@@ -286,6 +288,22 @@ def test_a_process_that_dies_fails_its_answers_and_the_next_one_starts_it_again(
             list(answer)
         assert fresh.generate("abc", max_tokens=3).read() == "def"
         assert fresh.stats().engine_restarts == 1
+
+
+def test_a_process_that_was_stopped_blocks_no_caller_and_is_replaced(bundle, monkeypatch):
+    with open_bundle(bundle) as fresh:
+        monkeypatch.setattr("edgekit_runtime.engines.llamacpp.SILENCE_S", 1.0)
+        engine = fresh._journey.generator._engine
+        os.kill(engine.host.pid, signal.SIGSTOP)
+        streams = [engine.stream("text", {"prompt": "a" * 100_000}) for _ in range(3)]  # more than the pipe holds
+        streams[1].cancel()
+        with pytest.raises(EngineHung, match="said nothing"):
+            next(streams[0])
+        with pytest.raises(EngineError, match="SIGKILL"):
+            next(streams[2])
+        assert fresh.generate("abc", max_tokens=3).read() == "def"
+        os.kill(engine.host.pid, signal.SIGSTOP)
+        engine.stream("text", {"prompt": "a" * 100_000})  # and closing does not wait for it
 
 
 def test_closing_ends_the_process_and_open_answers(bundle):
