@@ -23,3 +23,7 @@ def test_rooms_that_import_each_other_are_a_circle_where_their_modules_are_none(
     imports = {"e": set(), "e.a": set(), "e.a.one": {"e.b.one"}, "e.a.two": set(), "e.b": set(), "e.b.one": {"e.a.two"}}
     assert circle_in(imports) == []
     assert circle_in(between_rooms(imports)) == ["e.a", "e.b", "e.a"]
+
+
+def test_a_program_that_imports_rooms_which_import_its_package_is_no_circle():
+    assert circle_in(between_rooms({"e": set(), "e.__main__": {"e.cli.main"}, "e.cli.main": {"e"}})) == []

@@ -41,7 +41,7 @@ Exits 0 if every board got a bundle within the limits, 1 if not (the report says
 
 
 @click.command(cls=opt.SectionedCommand, epilog=_EPILOG)
-@click.argument("model", type=opt.PATH)
+@click.argument("model", type=opt.MODEL)
 @opt.options_of(BuildRequest)
 @opt.no_cache
 @opt.as_json

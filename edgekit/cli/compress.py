@@ -18,7 +18,7 @@ from edgekit_converters.sources.load_options import LoadOptions
 
 
 @click.command()
-@click.argument("model", type=opt.PATH)
+@click.argument("model", type=opt.MODEL)
 @opt.options_of(CompressRequest)
 @click.option(
     "--recipe", "file", type=opt.PATH, metavar="FILE",
@@ -61,7 +61,7 @@ def compress(as_json: bool, file: Path | None, no_cache: bool, **options: Any) -
 
 
 @click.command()
-@click.argument("model", type=opt.PATH)
+@click.argument("model", type=opt.MODEL)
 @click.option(
     "--like",
     type=click.Choice(("yolo", "ssd", "torchvision", "keras-app")),
@@ -111,7 +111,7 @@ def contract(
     if is_transformer(model):
         from edgekit.packaging.writer import write_whole
 
-        found, network = read_transformer(model, length), default_file(model).with_name(model.absolute().name + ".onnx")
+        found, network = read_transformer(model, length), model.with_name(model.name + ".onnx")
         if network.exists():
             raise OutputError("the file already exists", where=str(network), do="Remove it, or rename the folder")
         write_whole(network, found.onnx, "the model")

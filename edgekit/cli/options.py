@@ -85,7 +85,16 @@ class _NonEmptyPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _ModelPath(_NonEmptyPath):
+    """A model names what is made of it: `.` and `..` become the folders that they stand for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        return path.resolve() if path.name in ("", "..") else path
+
+
 PATH = BUNDLE = _NonEmptyPath(path_type=Path)
+MODEL = _ModelPath(path_type=Path)
 
 
 class FiniteRange(click.FloatRange):

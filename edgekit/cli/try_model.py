@@ -19,7 +19,7 @@ from edgekit_converters.sources.load_options import LoadOptions
 
 
 @click.command("try")
-@click.argument("model", type=opt.PATH)
+@click.argument("model", type=opt.MODEL)
 @click.option(
     "--like",
     "--calibration",

@@ -68,6 +68,15 @@ def test_a_linked_folder_gives_both_files_its_own_name(tmp_path, edgekit):
     assert {"mini.onnx", "mini.contract.toml"} <= {file.name for file in tmp_path.iterdir()}
 
 
+def test_the_current_folder_gives_both_files_its_own_name(tmp_path, monkeypatch):
+    from edgekit.cli.main import main
+
+    monkeypatch.chdir(worded.write_folder(tmp_path / "mini"))
+    with pytest.raises(SystemExit, check=lambda end: not end.code):
+        main(["contract", ".", "--length", str(LENGTH)])
+    assert {file.name for file in tmp_path.iterdir()} == {"mini", "mini.onnx", "mini.contract.toml"}
+
+
 def test_the_network_built_from_weights_computes_a_bert(drafted):
     contract, source = contract_of(drafted), load(drafted / "mini.onnx")
     found = worded.weights()

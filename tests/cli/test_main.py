@@ -38,6 +38,12 @@ def test_help_lists_every_command(edgekit):
     assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "edgekit", "biuld"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: edgekit " in done.stderr
+
+
 def test_a_misspelt_command_is_told_the_near_one(edgekit):
     ran = edgekit("biuld")
     assert ran.code == 2

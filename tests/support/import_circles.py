@@ -1,5 +1,5 @@
 """An import contract: no module imports itself through others, and no room does. Imports in functions and for type
-checkers count, too. A room is a package without its sub-packages.
+checkers count, too. A room is a package without its sub-packages; `__main__`, which nothing imports, is in none.
 
 [[tool.importlinter.contracts]]
 name = "no import circle"
@@ -29,7 +29,8 @@ class NoCircles(Contract):
 def between_rooms(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """The same of packages: what modules of one import of another."""
     packages = {module.rpartition(".")[0] for module in imports}
-    room = {module: module if module in packages else module.rpartition(".")[0] for module in imports}
+    alone = packages | {module for module in imports if module.endswith(".__main__")}
+    room = {module: module if module in alone else module.rpartition(".")[0] for module in imports}
     found: dict[str, set[str]] = {name: set() for name in room.values()}
     for module, imported in imports.items():
         found[room[module]] |= {room[other] for other in imported if other in room} - {room[module]}
