@@ -1,22 +1,26 @@
-"""Model files, before an engine sees them: .tflite and .onnx.
+"""Model files, before an engine sees them: .tflite, .onnx and .gguf.
 
 Structure: in a FlatBuffer numbers of four bytes are replaced where numbers of four bytes lie. A protobuf is taken apart
-into its fields, one is changed however deep it lies, and every length around it is made to fit again. `engine` gives
+into its fields, one is changed however deep it lies, and every length around it is made to fit again. In a GGUF header
+the numbers beside its names are replaced: lengths, kinds, counts, sides, offsets. `engine` gives
 what was accepted to the engine itself, in this very process: whoever crashes it has got past the check.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
 
+import alphabet
 import numpy as np
 from hostile import onnx_by_hand as by_hand
 
 from edgekit_runtime.modelfile.check import ModelFacts, check_model
+from edgekit_runtime.modelfile.gguf_structure import read_gguf
 from edgekit_runtime.system.errors import EdgekitError, EngineError, ModelFileError
 from fuzz.octets import altered
 from fuzz.target import Target
@@ -42,6 +46,13 @@ def _read_tflite(data: bytes) -> None:
 
 def _read_onnx(data: bytes) -> None:
     _facts("onnx", data)
+
+
+def _read_gguf(data: bytes) -> None:
+    facts, model = check_model("gguf", data, where="x"), read_gguf(data)
+    assert facts.ops == tuple(sorted(model.formats)) != ()
+    assert 0 < facts.constant_bytes <= len(data)
+    assert model.kv_bytes_per_token > 0 < model.context
 
 
 def _read_engine(data: bytes) -> None:
@@ -80,6 +91,28 @@ def _onnx() -> Sequence[bytes]:
         by_hand.model(add, inputs=[x], outputs=[y], tensors=[weights]),
         by_hand.model(branch, inputs=[x, by_hand.value("c", [], by_hand.BOOL)], outputs=[y]),
     ]
+
+
+@cache
+def _gguf() -> Sequence[bytes]:
+    few = {f"tokenizer.ggml.{name}": [*made] for name, made in (("tokens", "abc"), ("scores", (0.0,)))}
+    few["tokenizer.ggml.token_type"] = None
+    weights = {"token_embd.weight": np.ones((2, 32), np.float32), "output.weight": np.ones(8, np.float32)}
+    return [alphabet.write_gguf(alphabet.header(chat=chat, **few), weights) for chat in (False, True)]
+
+
+def _mutate_gguf(data: bytes, random: Random) -> bytes:
+    names = [*re.finditer(rb"[a-z0-9_.]{5,}", data)]
+    if random.random() < 0.3 or not names:
+        return altered(data, random)
+    made = bytearray(data)
+    for _ in range(random.randint(1, 3)):
+        name = random.choice(names)  # before it its length; behind it a kind and a value, or sides, kind, offset
+        at = random.choice((name.start() - 8, *(name.end() + step for step in (0, 4, 8, 12, 20, 24))))
+        form = random.choice(("<i", "<q"))
+        if 0 <= at <= len(made) - 8:
+            struct.pack_into(form, made, at, random.choice(_NUMBERS))
+    return bytes(made)
 
 
 def _mutate_tflite(data: bytes, random: Random) -> bytes:
@@ -189,6 +222,10 @@ def tflite() -> Target:
 
 def onnx() -> Target:
     return Target("onnx", _read_onnx, (ModelFileError,), _onnx, _mutate_onnx, 1 << 13)
+
+
+def gguf() -> Target:
+    return Target("gguf", _read_gguf, (ModelFileError,), _gguf, _mutate_gguf, 1 << 13)
 
 
 def engine() -> Target:

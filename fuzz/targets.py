@@ -26,6 +26,7 @@ _TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "journal": ("fuzz.journal:journal", ("edgekit_runtime.install.journal", "edgekit_runtime.system.strict_json")),
     "tflite": ("fuzz.models:tflite", ("edgekit_runtime.modelfile",)),
     "onnx": ("fuzz.models:onnx", ("edgekit_runtime.modelfile",)),
+    "gguf": ("fuzz.models:gguf", ("edgekit_runtime.modelfile",)),
     "picture": ("fuzz.pictures:picture", ("edgekit_runtime.contract",)),
     "frame": ("fuzz.pictures:frame", ("edgekit_runtime.contract",)),
     "answer": ("fuzz.answers:answer", ("edgekit_runtime.cache.stored_answers", "edgekit_runtime.contract.adapt")),
