@@ -56,9 +56,7 @@ CLEAR = 2.0
 _GOLDEN = 4
 _PROCESS_BYTES = 120 << 20
 """Of Python and llama.cpp, without a model."""
-_UNUSED = (
-    "calibration", "metric", "compare", "allow_random", "recipes", "batches", "degraded", "contract",
-)  # fmt: skip
+_UNUSED = ("calibration", "metric", "compare", "allow_random", "recipes", "batches", "degraded", "contract")
 
 
 def build_language_model(
@@ -93,12 +91,10 @@ def build_language_model(
     )
     needed = memory_bytes(model, len(data))
     digest = hashlib.sha256(data).hexdigest()
+    why = "no language model was measured on boards"
+    candidate = Candidate(recipe.name, "gguf", recipe.precision, len(data), memory_bytes=needed, why_no_estimate=why)
     bundles = []
     for profile, support in boards:
-        why = "no language model was measured on boards"
-        candidate = Candidate(
-            recipe.name, "gguf", recipe.precision, len(data), memory_bytes=needed, why_no_estimate=why
-        )
         choice = choose(profile.name, [candidate], ChoiceLimits(ram_mb=profile.memory.ram_mb), support)
         path: Path | None = None
         if choice.chosen is not None:
