@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +45,6 @@ from edgekit_runtime.system.strict_json import to_json
 
 Board = tuple[Profile, tuple[RuntimeSupport, ...]]
 """A board's profile, and what each engine's support on it is."""
-_Opens = Callable[[Path, LoadOptions, StageStore], SourceModel]
 _FEWEST_LABELS = 20
 _FEWEST_BOXES = 50
 _ENOUGH_BOXES = 200  # half of them judge a repair to about 5 points
@@ -145,14 +144,13 @@ class BuildSubject:
         )
 
 
-def open_subject(
-    request: BuildRequest, store: StageStore, progress: Progress, opens: _Opens = open_source
-) -> BuildSubject:
+def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
     """Raises SourceError, ContractFileError, CalibrationError or MetricError."""
     try:
-        return _opened(request, store, progress, opens)
+        return subject_of(open_source(request.model, request.options, store), request, store, progress)
     except LabelOutputError:
-        return _opened(replace(request, options=replace(request.options, keep_label=True)), store, progress, opens)
+        request = replace(request, options=replace(request.options, keep_label=True))
+        return subject_of(open_source(request.model, request.options, store), request, store, progress)
 
 
 def draft_by_answers(
@@ -177,8 +175,8 @@ def draft_by_answers(
     return source, draft(source, like, settled)
 
 
-def _opened(request: BuildRequest, store: StageStore, progress: Progress, opens: _Opens) -> BuildSubject:
-    source = opens(request.model, request.options, store)
+def subject_of(source: SourceModel, request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
+    """As `open_subject`, of a model that this process has opened: it needs no isolation."""
     file = request.contract or find_contract_file(request.model)
     contract = describe(source, file)
     check_tokenizer(source, contract)

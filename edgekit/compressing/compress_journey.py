@@ -23,7 +23,7 @@ from typing import Any
 
 from edgekit.building.build_journey import output_folder, refuse_full_disk
 from edgekit.building.build_request import BuildRequest
-from edgekit.building.build_subject import BuildSubject, open_subject
+from edgekit.building.build_subject import BuildSubject, subject_of
 from edgekit.building.data import Opener, key, survey_digest
 from edgekit.building.making import Maker, Workers
 from edgekit.compressing.compress_report import (
@@ -164,8 +164,7 @@ class _Journey:
         )  # fmt: skip
         network = open_network(request.model)
         check_features(request, network)
-        # Keras has opened the file in this process, as it does each step's: another process would keep nothing out.
-        subject = open_subject(built, self._store, self._workers.progress, lambda path, options, _: load(path, options))
+        subject = subject_of(load(request.model, request.options), built, self._store, self._workers.progress)
         given, found = training_set(request, subject, self._store, self._workers.progress)
         kind = check_labels(subject, found, request.train)
         if "split" in request.steps and not can_split(subject.contract):
