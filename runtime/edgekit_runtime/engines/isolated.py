@@ -62,7 +62,7 @@ class IsolatedHost:
     def __init__(self, limit_s: Callable[[], float] | None = None, *, confidential: bool = False) -> None:
         if sys.platform == "win32" or not may_start():
             raise EngineError("the engine cannot run in its own process here", do="Open the bundle with isolate=False")
-        self._limit_s = limit_s or (lambda: longest(self._slowest_s))
+        self._limit_s = limit_s or self._patience_s
         self._confidential = confidential
         self._artifacts: list[_Artifact] = []
         self._child: EngineChild | None = None
@@ -71,6 +71,11 @@ class IsolatedHost:
         self._open = 0
         self._layouts: dict[int, tuple[Layout, Layout]] = {}
         self.restarts = 0
+
+    def _patience_s(self) -> float:
+        """That of a watched run, or of building on a GPU, whose driver compiles at the first run."""
+        compiles = not self._slowest_s and any(on_gpu(one.engine, one.setup.kernels) for one in self._artifacts)
+        return BUILD_S if compiles else longest(self._slowest_s)
 
     def load(self, engine: str, format: str, data: bytes, setup: EngineSetup) -> IsolatedEngine:  # noqa: A002
         """Load an artifact. Raises EngineError, also if the child dies of it."""
@@ -109,7 +114,7 @@ class IsolatedHost:
         self._artifacts = [replace(one, setup=replace(one.setup, kernels="default")) for one in self._artifacts]
         if self._child is not None:
             self._child.end(0)
-        engine.info = replace(engine.info, kernels="default")
+        engine.info = replace(engine.info, kernels="default", gpu="")
         return engine
 
     def reset(self, number: int) -> None:

@@ -65,13 +65,14 @@ class EngineSetup:
 
 @record(frozen=True)
 class EngineInfo:
-    """The running engine: name, version, threads, kernels, and delegate if any."""
+    """The running engine. gpu: the names of the GPUs that it may be on; empty on the processor."""
 
     name: str
     version: str
     threads: int
     kernels: Kernels = "default"
     delegate: str | None = None
+    gpu: str = ""
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -275,6 +276,18 @@ def on_gpu(name: str, kernels: Kernels = "default") -> bool:
     return kernels == "vulkan" or (name in ENGINES and ENGINES[name].device == "gpu")
 
 
+def gpu_name(kernels: Kernels) -> str:
+    """The GPU of CUDA's driver, or those of Vulkan's; it loads the driver."""
+    if kernels == "vulkan":
+        from edgekit_runtime.engines.vulkan import devices
+
+        with quiet_stderr():
+            return "; ".join(devices())
+    from edgekit_runtime.engines.cuda import gpu
+
+    return gpu().name
+
+
 def with_vulkan() -> dict[str, str]:
     """Engines whose kernels `vulkan` are installed, and their versions; asks no driver."""
     kinds = {name: kind.plugin or kind.distribution for name, kind in ENGINES.items() if "vulkan" in kind.kernels}
@@ -380,6 +393,8 @@ def load_with(name: str, format: str, data: bytes, setup: EngineSetup) -> Engine
             info = replace(info, version=getattr(library, "__version__", info.version))
         make = getattr(importlib.import_module(f"edgekit_runtime.engines.{ours}"), engine)
         loaded: Engine = make(library, info, format, data, setup)
+        if on_gpu(name, info.kernels):
+            loaded.info = replace(info, gpu=gpu_name(info.kernels))
     except ImportError as error:
         if name not in available():
             raise MissingExtraError(kind.extra, f"engine '{name}'") from error

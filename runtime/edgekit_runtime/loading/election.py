@@ -33,8 +33,8 @@ ALIKE = 0.1
 """Of the product of p99 and processor time."""
 SLOW = 1.5
 """Times the median: a run that takes so long is slow."""
-CHANCE = 0.1
-"""At which a share of slow runs counts as another one."""
+CHANCE = 0.05
+"""At which a share of slow runs counts as another one: others' bursts slow several runs of one candidate at once."""
 _MOST_BYTES = 1 << 20
 
 
@@ -77,7 +77,8 @@ def time_ms(one: CandidateTrial) -> float:
 def elect(
     passed: Sequence[CandidateTrial], champion: TuningCandidate | None, budget_ms: float | None
 ) -> tuple[CandidateTrial, str]:
-    """The elected one of at least one, and why."""
+    """The elected one, and why: of those that ran a round beside the champion, if any did."""
+    passed = [one for one in passed if one.ratio is not None] or passed
     keep = [one for one in passed if budget_ms is not None and (one.p99_ms or one.p50_ms or 0.0) <= budget_ms]
     fastest = min(passed, key=time_ms)
     level = keep or [one for one in passed if time_ms(one) <= (1 + LEAST_GAIN) * time_ms(fastest)]

@@ -30,7 +30,7 @@ from edgekit_runtime.engines.variants import BatchEngine, with_spare
 from edgekit_runtime.loading.candidates import TuningCandidate, TuningOptions, TuningVerdict, untried_candidates
 from edgekit_runtime.loading.replay import SelfTest
 from edgekit_runtime.loading.selftest import check_fits, first_open
-from edgekit_runtime.loading.tuning import Tuner, offered_candidates, tune
+from edgekit_runtime.loading.tuning import BESIDE, Tuner, offered_candidates, tune
 from edgekit_runtime.loading.warming import Load, batches_offered, shares_one_engine, warm_up
 from edgekit_runtime.modelfile.check import DELEGATED, check_artifact, delegated_operators
 from edgekit_runtime.system.board import homeless, resident_mb
@@ -187,7 +187,9 @@ def choose_beside(prepared: PreparedEngine, opened: Bundle, how: Preparation, ru
     if bundle.digest != opened.digest:
         raise BundleError("the file was replaced while it was in use", where=str(bundle.path), do="Open it again")
     before = prepared.verdict
-    verdict = tune(bundle, how.wanted, replace(_tuning(bundle, how), later=False, beside=True, run=run))
+    tuning = _tuning(bundle, how)
+    longer_s = BESIDE * tuning.bound_s
+    verdict = tune(bundle, how.wanted, replace(tuning, bound_s=longer_s, later=False, beside=True, run=run))
     complete = before.how == "stored" or not how.batching or not batches_offered(bundle, prepared.entry)
     if verdict.chosen == before.chosen and complete:
         return replace(prepared, verdict=verdict)

@@ -61,6 +61,8 @@ from edgekit_runtime.system.sealed import name_of
 
 BOUND_S = 5.0
 """Seconds of measuring, unless EDGEKIT_TUNE sets them."""
+BESIDE = 2.0
+"""Times the bound while a model answers: nothing waits for the verdict, but its requests disturb the measurement."""
 GRACE_S = 60.0
 """Seconds that a child may be silent beyond its bound: slow boards, large models."""
 _REFUSES_S = 600.0

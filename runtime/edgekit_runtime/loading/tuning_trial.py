@@ -13,7 +13,8 @@ Rules:
   most two are in memory;
 - both run in turn within a round, and only ratios count, of medians and of p99: a busy processor slows both;
 - processor time is measured alone, some requests with a pause behind each: threads may spin in it;
-- clear losers and winners leave after two or three rounds, close ones run all, contradictory ones twice as many;
+- clear losers and winners leave after two or three rounds, close ones after MANY runs, contradictory ones after twice
+  as many, and all when the duel's share of the time is over;
 - a challenger must be faster by more than the noise. One that may be a tenth faster leaves the race unsettled;
 - when the bound is over no other candidate enters, and no inference is begun that is not needed to name a winner.
   Building, loading and warming an engine of a GPU does not count;
@@ -100,7 +101,8 @@ class Race:
         self._bound_s = bound_s
         self._block_s = min(0.02, max(0.002, bound_s / max(1, candidates) / (2 * ROUNDS) / 2))
         self._challenger: int | None = None
-        self._until_s = 0.0
+        self._entered_s = self._until_s = 0.0
+        self._loads_s: list[float] = []
         self._ratios: list[float] = []
         self._runs: tuple[list[float], list[float]] = ([], [])  # the champion's and the challenger's in this duel
         self._leaving: deque[int] = deque()
@@ -112,22 +114,20 @@ class Race:
     def next(self, elapsed_s: float) -> Step | None:
         """The next step; None at the end."""
         late = elapsed_s >= self._bound_s
-        rounds, middle = len(self._ratios), statistics.median(self._ratios or [1.0])
-        low, high = self._range()
-        one_sided = low > 1 or high < 1
-        clear = (rounds == 2 and low > 2) or (rounds >= _FEWEST and abs(middle - 1) > _CLEAR and one_sided)
-        few_runs = min(map(len, self._runs)) < MANY and elapsed_s < self._until_s
-        enough = rounds >= (2 * ROUNDS if self._is_open() else ROUNDS) and not few_runs
-        if self._challenger is not None and (late or clear or enough):
+        if self._challenger is not None and (late or self._is_decided(elapsed_s)):
             self._settle()
         if self._leaving:
             return Leave(self._leaving.popleft())
         if self._challenger is not None:
             assert self.champion is not None
-            if not rounds:  # those that wait have to be loaded, too
-                self._until_s = elapsed_s + (self._bound_s - elapsed_s) / (2 * len(self._waiting) + 1)
+            if not self._ratios:  # those that wait have to be loaded, too
+                self._loads_s.append(elapsed_s - self._entered_s)
+                waiting = len(self._waiting)
+                left_s = self._bound_s - elapsed_s - waiting * statistics.mean(self._loads_s)
+                self._until_s = elapsed_s + max(0.0, left_s) / (waiting + 1)
             return Duel(self.champion, self._challenger, self._block_s)
         if self._waiting and (self.champion is None or not late):
+            self._entered_s = elapsed_s
             return Enter(self._waiting.popleft())
         return None
 
@@ -140,9 +140,6 @@ class Race:
         if self.champion is None:
             self.champion, self._costs[candidate], self._tails[candidate] = candidate, 1.0, 1.0
             return
-        if champion_s is not None:
-            ratio = seconds / max(champion_s, 1e-9)
-            self._costs[candidate], self._tails[candidate] = self._by_champion(ratio, ratio)
         if champion_s is not None and seconds > HOPELESS * champion_s:
             self._leaving.append(candidate)
             return
@@ -156,21 +153,25 @@ class Race:
 
     @property
     def ratios(self) -> dict[int, tuple[float, float]]:
-        """Candidate -> its p50 and its p99, divided by the champion's."""
+        """Candidate -> its p50 and p99 by the champion's; without those that ran no round."""
         if self.champion is None:
             return {}
         p50, tail = self._costs[self.champion], self._tails[self.champion]
         return {one: (cost / p50, self._tails[one] / tail) for one, cost in self._costs.items()}
-
-    def _by_champion(self, p50: float, tail: float) -> tuple[float, float]:
-        assert self.champion is not None
-        return p50 * self._costs[self.champion], tail * self._tails[self.champion]
 
     def _range(self) -> tuple[float, float]:
         """Range of the median of all such rounds, with about 90 % (order statistics)."""
         ordered = sorted(self._ratios or [0.0, math.inf])
         outer = (len(ordered) - 1) // 6
         return ordered[outer], ordered[-1 - outer]
+
+    def _is_decided(self, elapsed_s: float) -> bool:
+        rounds, (low, high) = len(self._ratios), self._range()
+        if rounds < _FEWEST:
+            return rounds == 2 and low > 2
+        clear = (low > 1 or high < 1) and abs(statistics.median(self._ratios) - 1) > _CLEAR
+        enough = rounds >= ROUNDS and min(map(len, self._runs)) >= (2 * MANY if self._is_open() else MANY)
+        return clear or enough or elapsed_s >= self._until_s
 
     def _is_open(self) -> bool:
         """Whether the challenger may be clearly faster, without being certain to be."""
@@ -183,14 +184,12 @@ class Race:
         challenger, self._challenger = self._challenger, None
         few = len(self._ratios) < _FEWEST
         self.settled = self.settled and not (self._range()[0] < 1 if few else self._is_open())
-        if not self._ratios:  # the bound was over before its first round: little is known of it
-            self._leaving.append(challenger)
-            return
-        ratio = statistics.median(self._ratios)
-        tail = tail_ratio(*self._runs)
-        self._costs[challenger], self._tails[challenger] = self._by_champion(ratio, tail)
-        if ratio < 1 - LEAST_GAIN and not few and self._range()[1] < 1:
-            challenger, self.champion = self.champion, challenger
+        if self._ratios:
+            ratio = statistics.median(self._ratios)
+            self._costs[challenger] = ratio * self._costs[self.champion]
+            self._tails[challenger] = tail_ratio(*self._runs) * self._tails[self.champion]
+            if ratio < 1 - LEAST_GAIN and not few and self._range()[1] < 1:
+                challenger, self.champion = self.champion, challenger
         self._leaving.append(challenger)
 
 
@@ -272,9 +271,11 @@ class Trial:
         p50_ms, p99_ms = statistics.median(best) * 1e3, p99(best) * 1e3
         tried = []
         for number, times in self._times.items():
-            ratio, tail = ratios[number]
-            figures = {"p50_ms": p50_ms * ratio, "p99_ms": max(p50_ms * ratio, p99_ms * tail)}
-            tried.append({"number": number, **figures, "runs": len(times), "ratio": ratio})
+            found: dict[str, Any] = {"number": number, "runs": len(times)}
+            if number in ratios:
+                ratio, tail = ratios[number]
+                found |= {"p50_ms": p50_ms * ratio, "p99_ms": max(p50_ms * ratio, p99_ms * tail), "ratio": ratio}
+            tried.append(found)
         seconds = self._clock() - start
         self._say({"champion": race.champion, "settled": race.settled, "tried": tried, "seconds": seconds})
 

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 
 class EngineDescription(TypedDict):
-    """arithmetic: `exact`, or `fast` where sums of 8-bit products may saturate."""
+    """arithmetic: `exact`, or `fast` where sums of 8-bit products may saturate.
+    gpu: its name, of several all names; None on the processor."""
 
     name: str
     version: str
     threads: int
     arithmetic: str
     device: Literal["cpu", "gpu"]
+    gpu: str | None
     delegate: str | None
 
 
@@ -74,6 +76,7 @@ def describe_model(journey: Journey, telemetry: dict[str, Any] | None) -> ModelD
             "threads": info.threads,
             "arithmetic": info.arithmetic,
             "device": "gpu" if on_gpu(info.name, info.kernels) else "cpu",
+            "gpu": info.gpu or None,
             "delegate": info.delegate,
         },
         **prepared.describe(),

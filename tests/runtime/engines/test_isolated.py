@@ -14,10 +14,12 @@ import pytest
 import tiny
 from native import compiled
 
-from edgekit_runtime.engines.isolated import MOST_DEATHS, IsolatedHost
+from edgekit_runtime.engines.gpu_engine_cache import BUILD_S
+from edgekit_runtime.engines.isolated import MOST_DEATHS, IsolatedHost, _Artifact
 from edgekit_runtime.engines.registry import ENGINES, EngineSetup, available
 from edgekit_runtime.system.children import environment
 from edgekit_runtime.system.errors import EngineError, EngineHung
+from edgekit_runtime.system.watchdog import FACTOR, LEAST_LIMIT_S
 
 ENGINE = min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]
@@ -220,3 +222,12 @@ def test_no_process_where_none_can_be_started(monkeypatch):
     monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
     with pytest.raises(EngineError, match="isolate=False"):
         IsolatedHost()
+
+
+def test_the_first_run_on_a_gpu_may_take_as_long_as_building_for_it(host):
+    """Drivers compile then; a software device took a minute, and was ended after ten seconds."""
+    assert host._patience_s() == LEAST_LIMIT_S
+    host._artifacts.append(_Artifact("ncnn", "ncnn", b"", EngineSetup(kernels="vulkan")))
+    assert host._patience_s() == BUILD_S
+    host._slowest_s = 60.0
+    assert host._patience_s() == FACTOR * 60.0

@@ -81,7 +81,9 @@ def on_gpu(recipe, host):
 def test_the_gpu_answers_as_the_cpu_does(recipe, software, host):
     loaded = on_gpu(recipe, host)
     assert loaded.info.kernels == "vulkan"
+    assert loaded.info.gpu.startswith("SwiftShader")
     check(recipe, loaded.run([pixels(recipe)]))
+    assert not host.leave_gpu(loaded).info.gpu
 
 
 @each_engine

@@ -15,6 +15,7 @@ import pytest
 from edgekit_runtime.loading.candidates import CandidateTrial, TuningCandidate
 from edgekit_runtime.loading.election import choose_verdict, elect, p99, read, store, tail_ratio
 from edgekit_runtime.loading.tuning_trial import Duel, Enter, Race
+from edgekit_runtime.system.records import replace
 
 
 def candidate(number, threads=1):
@@ -94,15 +95,17 @@ class Truth:
         return sqrt(self.p50 * (self.slow_ms if self.slow > 0.01 else self.p50))
 
 
-def elected(truths, seed, *, busy, bound_s=5.0):
-    """Race and elect on a pretended clock, as the trial does."""
+def elected(truths, seed, *, busy, bound_s=5.0, load_s=0.15, bursts=0.0):
+    """Race and elect on a pretended clock, as the trial does. bursts: chance that others have the next 50 ms, too."""
     chance, now, race = random.Random(seed), 0.0, Race(len(truths), bound_s)
     runs = {number: [] for number in range(len(truths))}
+    phases = [1 + 2 * chance.random() if chance.random() < bursts else 1.0 for _ in range(int(4 * bound_s / 0.05))]
 
     def block(number, block_s):
         taken = []
         while not taken or sum(taken) < block_s:
-            taken.append(truths[number].run(chance, busy))
+            at_s = now + sum(taken)
+            taken.append(truths[number].run(chance, busy) * phases[int(at_s / 0.05) % len(phases)])
         runs[number] += taken
         return taken
 
@@ -111,15 +114,18 @@ def elected(truths, seed, *, busy, bound_s=5.0):
             champion = None if race.champion is None else statistics.median(runs[race.champion])
             first = block(step.candidate, 0.005)
             race.add(step.candidate, min(first), champion)
-            now += 0.15 + sum(first)
+            now += load_s + sum(first)
         elif isinstance(step, Duel):
-            pair = block(step.champion, step.block_s), block(step.challenger, step.block_s)
+            pair = []
+            for number in (step.champion, step.challenger):
+                pair.append(block(number, step.block_s))
+                now += sum(pair[-1])
             race.record_round(*pair)
-            now += sum(map(sum, pair))
     best, tried = runs[race.champion], []
     for number, (ratio, tail) in race.ratios.items():
         p50_ms = statistics.median(best) * 1e3 * ratio
-        tried.append(trial(number, p50_ms, max(p50_ms, p99(best) * 1e3 * tail), truths[number].cpu))
+        one = trial(number, p50_ms, max(p50_ms, p99(best) * 1e3 * tail), truths[number].cpu)
+        tried.append(replace(one, ratio=ratio))
     return int(elect(tried, candidate(race.champion), None)[0].candidate.blob)
 
 
@@ -141,7 +147,28 @@ def test_the_elected_one_is_right_by_the_truth(world, busy):
     truths, right = WORLDS[world]
     found = [elected(truths, seed, busy=busy) for seed in range(40)]
     wrong = sum(one not in right for one in found)
-    assert wrong <= (16 if world == "slow, and a heavy tail" and busy else 3), found
+    assert wrong <= (12 if world == "slow, and a heavy tail" else 3), found
+
+
+FIELDS = {
+    "eight of two engines": (5.9, 3.66, 6.4, 3.55, 6.36, 5.04, 6.7, 4.03),
+    "the best waits": (9.0, 8.2, 7.4, 6.8, 6.2, 5.7, 5.2, 4.8),
+    "slow, and the best waits": (60.0, 54.0, 120.0, 66.0, 57.0, 50.0),
+}
+
+
+@pytest.mark.parametrize("bursts", [0.0, 0.05, 0.25])
+@pytest.mark.parametrize("field", FIELDS)
+def test_of_many_the_elected_one_is_within_a_twentieth_of_the_best(field, bursts):
+    """The best that came last had its turn too late: of the second field 45 % were wrong, of the third 80 %."""
+    truths = [Truth(ms, 2 * ms) for ms in FIELDS[field]]
+    took = [truths[elected(truths, seed, busy=0.0, bound_s=10.0, load_s=0.3, bursts=bursts)].p50 for seed in range(12)]
+    assert sum(ms > 1.055 * min(FIELDS[field]) for ms in took) <= 1, took
+
+
+def test_who_did_not_run_beside_the_champion_is_not_elected():
+    tried = [replace(trial(0, 6.0, 6.5, 6.0), ratio=1.0), trial(1, 3.0, 3.1, 3.0)]
+    assert choose_verdict(tried, None, None).chosen == tried[0].candidate
 
 
 def test_equal_ones_leave_the_more_promising_in_place():

@@ -115,11 +115,12 @@ def test_a_quiet_board_settles_and_one_without_time_for_rounds_does_not():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_there_is_one_measure_for_all(seed):
-    """Ratios are to the champion of the end, whoever was it at the time."""
+    """Ratios are to the champion of the end, whoever was it at the time; the hopeless one ran no round."""
     board = Board([0.009, 0.0085, 0.005, 0.004, 0.0041, 0.1], noise=0.02, seed=seed)
     race = board.race(60.0)
     assert race.ratios[race.champion] == (1.0, 1.0)
-    for number, seconds in enumerate(board.seconds):
+    assert race.ratios.keys() == {0, 1, 2, 3, 4}
+    for number, seconds in enumerate(board.seconds[:-1]):
         assert race.ratios[number] == pytest.approx((seconds / board.seconds[race.champion],) * 2, rel=0.06)
     assert min(p50 for p50, _ in race.ratios.values()) > 0.95 - 1e-9
 
@@ -141,6 +142,14 @@ def test_a_close_duel_leaves_time_for_those_that_wait():
     board = Board([0.010, 0.0101, 0.0099, 0.0102], load_s=0.5)
     board.race(5.0)
     assert board.entered == [0, 1, 2, 3]
+    assert min(board.rounds.values()) > ROUNDS
+
+
+def test_slow_candidates_that_are_close_have_equal_shares_of_the_time():
+    """Each duel ran its fourteen rounds, and the last candidates did not enter."""
+    board = Board([0.060, 0.058, 0.061, 0.059, 0.062, 0.057], load_s=0.3, noise=0.1)
+    board.race(5.0)
+    assert board.entered == [0, 1, 2, 3, 4, 5]
     assert min(board.rounds.values()) > ROUNDS
 
 
