@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +226,14 @@ def test_a_machine_that_never_runs_the_same_twice_tells_nothing():
 
     with pytest.raises(CannotEstimateError, match="too busy"):
         time_here([("tflite", anchor_model("tflite", "int8"), "int8")], clock)
+
+
+def test_a_clock_that_stands_still_during_a_run_gives_no_times():
+    if why := can_time_here("tflite", "int8"):
+        pytest.skip(why)
+    ticks = itertools.count()
+    with pytest.raises(CannotEstimateError, match="too busy"):
+        time_here([("tflite", anchor_model("tflite", "int8"), "int8")], lambda: 0.1 * (next(ticks) // 50))
 
 
 def test_a_ratio_is_of_the_least_of_many_runs(monkeypatch):
