@@ -2,11 +2,12 @@
 
     .venv/bin/python benchmarks/runtime/election.py BUNDLE...
 
-Each bundle is measured as beside a model that answers, on a board that never saw it. Then every candidate that passed
-is loaded, and all take turns with the first golden example. The baseline is the elected one: a ratio below 1 is a
-candidate with a lower p50. The last lines say how far the elected one is from the best, by p50. Where candidates keep
-the bundle's budget the rule is another, and so is the line: p99 times processor time, of those that keep it. Products
-within a tenth are equal to it. A software device (its name is printed) proves answers and never speed.
+Each bundle is measured as beside a model that answers, on a board that never saw it. Then every candidate that was not
+refused is loaded, untried ones too, and all take turns with the first golden example. The baseline is the elected one:
+a ratio below 1 is a candidate with a lower p50. The last lines say how far the elected one is from the best, by p50.
+Where candidates keep the bundle's budget the rule is another, and so is the line: p99 times processor time, of those
+that keep it. Products within a tenth are equal to it. A software device (its name is printed) proves answers and never
+speed. A busy machine proves nothing: its verdicts are not settled.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def main() -> None:
 
 def distance(rows: list[Figures], verdict: TuningVerdict, budget_ms: float | None) -> tuple[float, str]:
     """The best by the elected one, of what the rule counts, and the sentence."""
-    cpu_ms = {one.candidate.label: one.cpu_ms or 0.0 for one in verdict.tried}
-    keep = [row for row in rows if budget_ms is not None and row.p99_us <= 1e3 * budget_ms]
+    cpu_ms = {one.candidate.label: one.cpu_ms for one in verdict.tried if one.cpu_ms is not None}
+    keep = [row for row in rows if budget_ms is not None and row.p99_us <= 1e3 * budget_ms and row.name in cpu_ms]
     if rows[0] in keep:
         best = min(row.p99_us * cpu_ms[row.name] for row in keep) / (rows[0].p99_us * cpu_ms[rows[0].name])
         what = f"of {len(keep)} that keep {budget_ms:g} ms, p99 x processor time of the elected one is"
@@ -70,7 +71,8 @@ def by_hand(bundle: Bundle, verdict: TuningVerdict, rounds: int) -> list[Figures
     item = bundle.golden_items(bundle.manifest.golden[0])
     with ExitStack() as stack:
         ways = {}
-        for candidate in verdict.in_order():
+        others = [one.candidate for one in verdict.tried if one.refused is None and one.candidate != verdict.chosen]
+        for candidate in (verdict.chosen, *others):
             entry = next(one for one in bundle.manifest.artifacts if one.blob == candidate.blob)
             engine = stack.enter_context(
                 load_with(candidate.engine, entry.format, bundle.blob(entry.blob), candidate.setup)
