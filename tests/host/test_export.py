@@ -96,9 +96,7 @@ def test_the_command_prints_the_files_and_the_line_for_devices(edgekit, tmp_path
     path = tiny.bundle(tmp_path, "onnx-f32", target=ON_GPU)
     ran = edgekit("host", "export", path, "--for", "triton", "-o", "made", "--allow-unsigned", "--url", "http://box:1")
     assert ran.code == 0, ran.err
-    assert ran.out.splitlines()[-1] == (
-        'a device asks it with: open_bundle(..., hosts=[Host("http://box:1", model="tiny")])'
-    )
+    assert ran.out.splitlines()[-1] == ('on a device: open_bundle(..., hosts=[Host("http://box:1", model="tiny")])')
     told = edgekit("host", "export", path, "--for", "kserve", "-o", "other", "--allow-unsigned", "--json").json
     assert (told["model"], told["recipe"]) == ("tiny", "onnx-f32")
     assert "inferenceservice.yaml" in told["files"]

@@ -22,18 +22,18 @@ def test_every_option_is_there():
 def test_the_limits_are_those_of_the_code():
     limits, patience = HttpLimits(), Patience()
     for row in (
-        f"| one body | {limits.body_bytes // 2**20} MiB; as JSON, without binary tensors, "
+        f"| one body | {limits.body_bytes // 2**20} MiB; JSON without binary tensors "
         f"{limits.json_bytes // 2**20} MiB |",
         f"| values in one JSON, in or out | {MOST_VALUES:,} lists, objects and numbers;",
-        f"| JSON above {LONG_JSON // 2**10} KiB parsed at one time | one body,",
+        f"| JSON above {LONG_JSON // 2**10} KiB | parsed one body at a time,",
         f"| one answer's tensors | {MAX_ANSWER // 2**20} MiB |",
-        f"| all bodies and answers being read, worked out or sent | {limits.bodies_bytes // 2**20} MiB |",
-        f"| headers | {limits.headers}, and {limits.head_bytes // 2**10} KiB together |",
-        f"| connections | {limits.connections}; of one address {limits.half_open_a_peer} half-open.",
+        f"| all bodies and answers in progress | {limits.bodies_bytes // 2**20} MiB |",
+        f"| headers | {limits.headers}, and {limits.head_bytes // 2**10} KiB in total |",
+        f"| connections | {limits.connections}; {limits.half_open_a_peer} half-open per address.",
         f"| items waiting for one model | {MAX_WAITING:,} |",
-        f"| a head, a body to arrive | {patience.head:g} s, {patience.body:g} s |",
+        f"| time to receive headers, body | {patience.head:g} s, {patience.body:g} s |",
         f"| an idle connection | {patience.idle:g} s |",
         f"| a client that does not read its answer | {patience.writing:g} s |",
-        f"each; up to {MAX_ITEMS}.",
+        f"A request may have up to {MAX_ITEMS} items,",
     ):
         assert row in PAGE, row
