@@ -159,7 +159,7 @@ def beyond(before: Histogram, since: Histogram, share: float, margin: float) -> 
         if left <= 0:
             first = math.log2(margin) * 2.0**since.scale + (index + 1) * 2.0 ** (since.scale - before.scale) - 1e-9
             break
-    bad = sum(n for index, n in since.buckets.items() if index >= first)
+    bad = sum([n for index, n in since.buckets.items() if index >= first])
     return BadCounts(share * before.count + 1, before.count, bad, since.count)
 
 
@@ -184,6 +184,14 @@ def usual_quarters(quarters: Sequence[tuple[int, int, int]]) -> list[int]:
     return kept
 
 
+class _BoardVotes(NamedTuple):
+    """board: that has a vote. counts: True or False of a figure that is not counted. votes: one for each of `times`."""
+
+    board: BoardFigures
+    counts: BadCounts | bool
+    votes: list[float]
+
+
 @dataclass(frozen=True)
 class _Question:
     """A figure that may have become worse, or better.
@@ -201,8 +209,7 @@ class _Question:
     allowance: float = 0.0
     times: tuple[float, ...] = TIMES
 
-    def votes(self, some: Iterable[BoardFigures], most: float) -> list[tuple[BoardFigures, list[float]]]:
-        """Each board that has a vote, with one for each of `times`."""
+    def votes(self, some: Iterable[BoardFigures], most: float) -> list[_BoardVotes]:
         found = []
         for one in some:
             counts = self.counts(one)
@@ -212,14 +219,9 @@ class _Question:
                 ratios = [math.inf if counts else 0.0]
             else:
                 continue
-            found.append((one, [min(most, LEAST_VOTE + (1.0 - LEAST_VOTE) * ratio) for ratio in ratios]))
+            votes = [min(most, LEAST_VOTE + (1.0 - LEAST_VOTE) * ratio) for ratio in ratios]
+            found.append(_BoardVotes(one, counts, votes))
         return found
-
-    def sums(self, some: Iterable[BoardFigures]) -> tuple[int, ...]:
-        """Bad before, of, bad since, of: of boards with a vote."""
-        counts = [found for one in some if isinstance(found := self.counts(one), BadCounts)]
-        columns = zip(*(one for one in counts if one.before and one.since), strict=True)
-        return tuple(round(sum(column)) for column in columns)
 
 
 def _share(what: str, bad: Callable[[Figures], int], margin: float) -> _Question:
@@ -297,21 +299,19 @@ def compare(
     heard = [one.since.requests for one in others if one.before.requests]
     for question in questions:
         mine, theirs = question.votes(wave, most), question.votes(others, most)
-        sure = against = 0.0
+        sums, sure, against = _sums(mine), 0.0, 0.0
         for place in range(len(question.times)):
-            usual = _usual([votes[place] for _, votes in theirs], most)
-            found.append(max(0.0, before[len(found)]) + sum(math.log(votes[place] / usual) for _, votes in mine))
-            voters = [one for one, votes in mine if votes[place] > 1.0]
+            usual = _usual([one.votes[place] for one in theirs], most)
+            found.append(max(0.0, before[len(found)]) + sum(math.log(one.votes[place] / usual) for one in mine))
+            voters = [one.board for one in mine if one.votes[place] > 1.0]
             sure, against = max(sure, found[-1] / math.log(bound)), max(against, len(voters))
-            early = bool(heard) and answers < wanted and sum(heard) < _shows(question, wave)
+            early = bool(heard) and answers < wanted and sum(heard) < _shows(sums)
             if found[-1] > math.log(bound) - 1e-9 and not early and not worse:
                 words = question.better if better else question.worse
                 text = question.describe([_swapped(one) for one in voters] if better else voters)
                 worse = f"{words}{': ' * bool(text)}{text}, on {len(voters)} of {len(mine)} boards"
-            doubt = doubt or 2 * sum(votes[place] / usual >= most for _, votes in mine) > len(wave)
-        figures.append(
-            ComparedFigure(question.name, question.sums(wave), question.sums(others), int(against), len(mine), sure)
-        )
+            doubt = doubt or 2 * sum(one.votes[place] / usual >= most for one in mine) > len(wave)
+        figures.append(ComparedFigure(question.name, sums, _sums(theirs), int(against), len(mine), sure))
     seen = tuple(found), doubt and (answers >= wanted or len(wave) < agreeing(boards)), tuple(figures)
     if worse:
         return Verdict("worse", worse, *seen)
@@ -340,11 +340,16 @@ def _swapped(one: BoardFigures) -> BoardFigures:
     return BoardFigures(one.device, one.since, one.before)
 
 
-def _shows(question: _Question, wave: Sequence[BoardFigures]) -> float:
+def _sums(votes: Iterable[_BoardVotes]) -> tuple[int, ...]:
+    """Bad before, of, bad since, of; empty if the figure is not counted."""
+    columns = zip(*(one.counts for one in votes if isinstance(one.counts, BadCounts)), strict=True)
+    return tuple(round(sum(column)) for column in columns)
+
+
+def _shows(sums: tuple[int, ...]) -> float:
     """From how many answers on others would show what the wave does; 0 without counts."""
-    counts = [found for one in wave if isinstance(found := question.counts(one), BadCounts)]
-    bad = sum(one.bad for one in counts)
-    return min(LEAST_ANSWERS, _ENOUGH_BAD * sum(one.since for one in counts) / bad) if bad else 0.0
+    _, _, bad, since = sums or (0, 0, 0, 0)
+    return min(LEAST_ANSWERS, _ENOUGH_BAD * since / bad) if bad else 0.0
 
 
 def _slowdown(others: Sequence[BoardFigures]) -> float:

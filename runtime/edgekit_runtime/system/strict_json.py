@@ -110,8 +110,8 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-"""json.loads makes one for each text that is parsed with an option."""
+_DECODER, _COMPACT = json.JSONDecoder(parse_constant=_no_constant), json.JSONEncoder(separators=(",", ":")).encode
+"""json.loads and json.dumps make one for each call with an option."""
 
 
 def parse_canonical(data: bytes, what: str, where: str) -> Any:
@@ -225,7 +225,7 @@ def from_json(kind: type[T], value: Any, where: str, *, nulls: bool = False) -> 
 
 def compact_json(value: Any) -> bytes:
     """A message of ours, without white space."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _COMPACT(value).encode()
 
 
 def finite_json(value: Any) -> Any:
