@@ -30,7 +30,7 @@ from edgekit.fleet.rollouts.rollout_tables import RolloutTables
 from edgekit.fleet.store.records import FleetDevice, Query
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.errors import shorten
-from edgekit_runtime.telemetry.link import ADVICE, Broker, Link, Will
+from edgekit_runtime.telemetry.link import Broker, Link, Will
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
 _LOG = logging.getLogger("edgekit.fleet")
@@ -123,7 +123,7 @@ class HomeAssistant(BrokerThread):
         self.link.step(max(0.05, min(1.0, self._at - time.monotonic())))
         if self.link.trouble not in ("", self._logged):
             self._logged = self.link.trouble
-            _LOG.warning("Home Assistant's messages: %s (%s)", self._logged, ADVICE.get(self._logged, ""))
+            _LOG.warning("Home Assistant's messages: %s (%s)", self.link.trouble, self.link.advice)
         if time.monotonic() >= self._at and self.link.subscribed:
             self._at = time.monotonic() + self._every_s
             self.look()

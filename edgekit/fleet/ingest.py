@@ -32,12 +32,12 @@ from edgekit.fleet.store.records import Arrival, Change, Event, Mark, moment_of,
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.system.strict_json import compact_json
-from edgekit_runtime.telemetry.link import ADVICE, Broker, Link
+from edgekit_runtime.telemetry.link import Broker, Link
 from edgekit_runtime.telemetry.messages import parse_event
 from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import DEVICE_ID, origin, parse_window
 
-_BROKER_LOG = logging.getLogger("edgekit.fleet")
+_LOG = logging.getLogger("edgekit.fleet")
 _CLOSE_S = 10.0
 _TRY_AGAIN_S = 60.0
 """Boards send again what was not stored; if none does, the store is tried after this time."""
@@ -104,11 +104,10 @@ class BrokerThread(ABC):
         self.counts[word] += 1
         if word == "store":
             self.trouble, self._failed_at = str(error), time.monotonic()
-        _BROKER_LOG.error("%s: %s", self._name, error, exc_info=word == "fault")
+        _LOG.error("%s: %s", self._name, error, exc_info=word == "fault")
         self._stopping.wait(self._pause_s)
 
 
-_LOG = logging.getLogger("edgekit.fleet")
 _SHARE = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
 _MOST_AT_ONCE = 500
 """Messages that the broker may send without a receipt; beyond it its queue for us fills."""
@@ -320,8 +319,7 @@ class Ingest(BrokerThread):
             self._stopping.wait(min(_GATHER_S, self._pace.wait_s / 2.5))
         if self.link.trouble not in ("", self._logged_trouble):
             self._logged_trouble = self.link.trouble
-            advice = ". ".join(part for part in (self.link.said, ADVICE.get(self._logged_trouble, "")) if part)
-            _LOG.warning("the broker %s: %s (%s)", self.link.broker, self._logged_trouble, advice)
+            _LOG.warning("the broker %s: %s (%s)", self.link.broker, self.link.trouble, self.link.advice)
         now = time.monotonic()
         self._wake(now)
         if self._is_due(now):

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.store.fleet_errors import FleetError, StoreError
 from edgekit.fleet.store.records import moment_of, now_ms
+from edgekit.fleet.store.schema import SET_COUNTER
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import Histogram
@@ -179,11 +180,7 @@ class OtlpExport:
 
     def _move(self, received_ms: int) -> None:
         with self._store.writing() as batch:
-            batch.execute(
-                "INSERT INTO counter (name, value) VALUES ('otlp', ?) ON CONFLICT (name) DO UPDATE SET "
-                "value = excluded.value",
-                (received_ms,),
-            )
+            batch.execute(SET_COUNTER, ("otlp", received_ms))
 
 
 def _parsed(rows: Sequence[Any]) -> Iterable[tuple[Window, int]]:

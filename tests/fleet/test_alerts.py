@@ -466,7 +466,7 @@ def test_rules_are_read_and_every_mistake_is_named(tmp_path):
     file = tmp_path / "alerts.toml"
     file.write_text(RULES)
     rules = read_rules(file)
-    assert (rules.p99_over, rules.least, rules.boards.many, rules.off) == (3.0, 500, 10, ("throttling",))
+    assert (rules.p99_over, rules.least, rules.many, rules.off) == (3.0, 500, 10, ("throttling",))
     assert rules.p99_clear == Rules().p99_clear
     file.write_text('off = ["hot"]\nwebhooks = ["ftp://x"]\nrule = 1\n[p99]\nover = 1.2\n')
     with pytest.raises(FleetError) as caught:

@@ -197,11 +197,11 @@ class _Votes:
 def _votes(rules: Rules, boards: Sequence[BoardLatency], bound_ms: float) -> _Votes | None:
     """None if too few boards answered."""
     heard = [one for one in boards if one.n >= rules.least]
-    if len(heard) < rules.boards.many:
+    if len(heard) < rules.many:
         return None
     slow = sorted(one.device for one in heard if one.p99 > bound_ms)
     heaviest = max(heard, key=lambda one: one.n)
-    enough = len(slow) >= max(rules.boards.many, min(rules.boards.share * len(heard), _MOST_EACH))
+    enough = len(slow) >= max(rules.many, min(rules.share * len(heard), _MOST_EACH))
     return _Votes(slow, len(heard), enough, heaviest.device, heaviest.n / sum(one.n for one in heard))
 
 
@@ -344,7 +344,7 @@ def _shares(
 def _drift(rules: Rules, build: Build, psi: Sequence[float]) -> list[AlertFinding]:
     """Drift of a share of the boards."""
     drifting = sum(one > rules.drift_over for one in psi)
-    if not drifting or drifting < rules.boards.share * len(psi):
+    if not drifting or drifting < rules.share * len(psi):
         return []
     text = "{} {} on {}: the scores of ".format(*build) + f"{drifting} of {len(psi)} boards drift from those of its "
     text += f"evaluation set, or from their first answers, PSI up to {psi[-1]:.2f}"
@@ -385,7 +385,7 @@ def _of_boards(rules: Rules, snapshot: Snapshot, covered: Collection[str]) -> li
     found = []
     for (kind, site), troubles in sorted(groups.items()):
         of = max(snapshot.sites.get(site, 0), len(troubles))
-        if len(troubles) < max(rules.boards.many, min(rules.boards.share * of, _MOST_EACH)):
+        if len(troubles) < max(rules.many, min(rules.share * of, _MOST_EACH)):
             for one in troubles:
                 facts = {"device": one.device, "site": site}
                 found.append(AlertFinding(f"{kind}:board:{one.device}", kind, f"{one.device}: {one.what}", facts))

@@ -29,7 +29,7 @@ share = 0.2
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,16 +52,8 @@ _NUMBERS = (
     ("bounds", "offline_s", "offline_s", 1, _MANY), ("bounds", "lag_s", "lag_s", 1, _MANY),
     ("site", "many", "many", 1, _MANY), ("site", "share", "share", 0, 1),
 )  # fmt: skip
-"""table, key, field of Rules or Boards, least, most"""
+"""table, key, field of Rules, least, most"""
 _TOPIC = re.compile(r"[^$+#\x00][^+#\x00]{0,199}\Z")
-
-
-@dataclass(frozen=True)
-class Boards:
-    """Number and share of a site's boards from which they form one finding."""
-
-    many: int = 3
-    share: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -71,6 +63,7 @@ class Rules:
     windows: running. *_over: shares, or the PSI.
 
     offline_s: how long a board is gone. flaps: how often within an hour. lag_s: how old its oldest report.
+    many, share: of a site's boards, from which they form one finding.
     off: disabled kinds.
     webhooks: URLs. topic: of MQTT, empty for none.
     """
@@ -87,7 +80,8 @@ class Rules:
     offline_s: float = 300.0
     flaps: int = 4
     lag_s: float = 3600.0
-    boards: Boards = field(default_factory=Boards)
+    many: int = 3
+    share: float = 0.2
     off: tuple[str, ...] = ()
     webhooks: tuple[str, ...] = ()
     topic: str = ""
@@ -102,17 +96,14 @@ def read_rules(path: Path) -> Rules:
     tables = {name: top.table(name, {}) for name in ("p99", "bounds", "site")}
     numbers: dict[str, Any] = {}
     for name, key, field_name, least, most in _NUMBERS:
-        table, usual = tables[name], getattr(Boards if name == "site" else Rules, field_name)
+        table, usual = tables[name], getattr(Rules, field_name)
         value = usual
         if table.has(key):
             value = table.integer(key) if isinstance(usual, int) else table.real(key, usual)
         if not least <= value <= most:
             table.wrong(key, f"is {value:g}", f"Write a number from {least} to {most:,}")
         numbers[field_name] = value
-    rules = Rules(
-        off=top.texts("off", ()), webhooks=top.texts("webhooks", ()), topic=top.text("topic", ""),
-        boards=Boards(numbers.pop("many"), numbers.pop("share")), **numbers,
-    )  # fmt: skip
+    rules = Rules(**numbers, off=top.texts("off", ()), webhooks=top.texts("webhooks", ()), topic=top.text("topic", ""))
     for kind in rules.off:
         if kind not in KINDS:
             top.wrong("off", f"names an unknown kind of alert, '{kind}'", f"Known: {', '.join(KINDS)}")

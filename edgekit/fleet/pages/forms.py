@@ -30,7 +30,7 @@ from edgekit.fleet.pages.access import Access, read_form
 from edgekit.fleet.pages.lists import DIGITS
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
 from edgekit.fleet.rollouts.shadows import describe
-from edgekit.fleet.rollouts.waves import State, Word
+from edgekit.fleet.rollouts.waves import State, Word, possible
 from edgekit.fleet.store.fleet_errors import FleetError, StoreError
 from edgekit.fleet.store.records import now_ms
 from edgekit_runtime.install.orders import FINAL
@@ -104,14 +104,6 @@ def _refused(status: int) -> Iterator[None]:
         raise HTTPException(status, str(error)) from error
 
 
-OFFERED: Mapping[State, tuple[Word, ...]] = {
-    "running": ("pause", "abort", "undo"),
-    "paused": ("resume", "abort", "undo"),
-    "aborted": ("undo",),
-    "undoing": (),
-    "undone": (),
-    "done": ("undo",),
-}
 _MEANS: Mapping[Word, str] = {
     "pause": "no further waves; boards with an order finish it",
     "resume": "continue; the current wave is not compared",
@@ -188,7 +180,7 @@ class RolloutPages:
         shadows = self._tables.shadows(rollout)
         boards = [(row, *phase_words(row.want, row.phase)) for row in self._tables.boards(number, _MOST_BOARDS)]
         return {
-            "rollout": rollout, "waves": waves, "offered": OFFERED[rollout.standing.state], "means": _MEANS,
+            "rollout": rollout, "waves": waves, "offered": possible(rollout.standing.state), "means": _MEANS,
             "boards": boards, "more": max(0, rollout.boards - len(boards)), "verdicts": _VERDICTS,
             "figures": self._tables.figures(number), "shadows": shadows, "shown": describe(shadows) if shadows else "",
         }  # fmt: skip

@@ -12,6 +12,7 @@ Rules:
   by LEAST_ANSWERS at most, or the wave has all that it needs;
 - the evidence is the product of the votes, and of those of the waves before if they made it stronger. It is worse than
   chance at the bound, which spends RISK over all figures and waves, however often they are looked at;
+- a wave with much evidence against it is watched longer before it is no worse: looking more often costs no risk;
 - no errors are never worse, and a board without answers before has no vote;
 - `contrast` asks the same of a version that runs beside another, in both directions, and spends half of RISK on each.
 """
@@ -43,6 +44,10 @@ _ENOUGH_BAD = 25
 """Bad answers that others would have given, were they as bad as the wave's."""
 _SURE = 2.0
 """Standard errors that are added to the mean vote of the others."""
+_SUSPICIOUS, _LONGER = 0.35, 4
+"""Share of the evidence that decides from which a wave is watched longer, and how many times as long.
+
+One board alone has a third of it."""
 _UNUSUAL, _BY_CHANCE = 0.2, 1e-4
 """Share of its quarters in which a board may fail by itself; chance below which one is no chance."""
 
@@ -317,6 +322,11 @@ def compare(
         return Verdict("worse", worse, *seen)
     if answers < wanted:
         few = f"its boards gave {answers} answers that can be compared with those before, and {wanted} are needed"
+        return Verdict("unknown", few, *seen)
+    sure = max(found) / math.log(bound)
+    longer = sum(min(one.since.requests, _LONGER * LEAST_ANSWERS) for one in wave if one.before.requests)
+    if sure > _SUSPICIOUS and longer < _LONGER * wanted:
+        few = f"the evidence against it is {sure:.0%} of what decides, so {_LONGER * wanted} answers are needed"
         return Verdict("unknown", few, *seen)
     return Verdict("same", "", *seen)
 

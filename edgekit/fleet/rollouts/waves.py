@@ -218,11 +218,16 @@ _OBEYED: dict[Word, tuple[State, ...]] = {
 }
 
 
+def possible(state: State) -> list[Word]:
+    """Actions of an operator that make sense now."""
+    return [word for word, states in _OBEYED.items() if state in states]
+
+
 def obey(word: Word, standing: RolloutStanding, now_ms: int) -> RolloutStanding:
     """Apply an operator's action. Raises FleetError if it is not possible now."""
     assert word in get_args(Word)
     if standing.state not in _OBEYED[word]:
-        fitting = ", ".join(one for one, states in _OBEYED.items() if standing.state in states) or "nothing"
+        fitting = ", ".join(possible(standing.state)) or "nothing"
         raise FleetError(f"the roll-out is {standing.state}", where=word, do=f"Possible now: {fitting}")
     by = "by the operator"
     if word == "pause":

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from edgekit.fleet.store.fleet_errors import store_errors
-from edgekit.fleet.store.schema import Bound
+from edgekit.fleet.store.schema import SET_COUNTER, Bound
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.database import connect
 
@@ -171,10 +171,7 @@ class PostgresStore(SqlStore):
         return int(self._one("SELECT coalesce(max(value), 0) FROM counter WHERE name = 'version'")[0])
 
     def set_version(self, version: int) -> None:
-        self.execute(
-            "INSERT INTO counter (name, value) VALUES ('version', ?) ON CONFLICT (name) DO UPDATE SET "
-            "value = excluded.value", (version,),
-        )  # fmt: skip
+        self.execute(SET_COUNTER, ("version", version))
 
     def columns(self, table: str) -> set[str]:
         rows = self.execute(

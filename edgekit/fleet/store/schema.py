@@ -130,10 +130,13 @@ SAMPLE_PART = StoreTable("sample", "device int, id text, part int, parts int, da
 SIZE = StoreTable("size", "name text, rows int, bytes int", "name")
 FORGOTTEN = StoreTable("forgotten", "device text, at_ms int, cleared int", "device")
 """Boards whose retained birth is not to bring them back. cleared: the broker has dropped it."""
+_COUNTER = StoreTable("counter", "name text, value int", "name")
+SET_COUNTER = _COUNTER.write()
+ADD_TO_COUNTER = f"{_COUNTER.insert()} ON CONFLICT (name) DO UPDATE SET value = counter.value + excluded.value"
+"""Given a name and a number."""
 DDL = (
     *(table.create() for table in (
-        DEVICE, BUILD, MARK, WIN, RECENT_WINDOWS, ROLLUP, SHADOW, SAMPLE_PART, SIZE, FORGOTTEN,
-        StoreTable("counter", "name text, value int", "name"),
+        DEVICE, BUILD, MARK, WIN, RECENT_WINDOWS, ROLLUP, SHADOW, SAMPLE_PART, SIZE, FORGOTTEN, _COUNTER,
     )),
     "CREATE TABLE IF NOT EXISTS event (id {id}, at_ms {int}, device {int}, kind {text}, text {text})",
     "CREATE UNIQUE INDEX IF NOT EXISTS device_id ON device (id)",

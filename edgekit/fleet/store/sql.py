@@ -22,7 +22,7 @@ from edgekit.fleet.store.fleet_errors import StoreError, store_errors
 from edgekit.fleet.store.migrations import migrate
 from edgekit.fleet.store.reading import StoreReader
 from edgekit.fleet.store.records import Arrival, Change, Mark, now_ms
-from edgekit.fleet.store.schema import BOUNDS, DDL, OLDEST, SUMS, VERSION, Bound, quoted
+from edgekit.fleet.store.schema import ADD_TO_COUNTER, BOUNDS, DDL, OLDEST, SUMS, VERSION, Bound, quoted
 from edgekit.fleet.store.sums import Sums, delete_samples, forget, grow, prune, write_rollups
 from edgekit.fleet.store.writing import Batch
 
@@ -269,7 +269,4 @@ class SqlStore(StoreReader):
     def try_writing(self) -> None:
         """Write a number, to see whether it can be."""
         with self.writing():
-            self.execute(
-                "INSERT INTO counter (name, value) VALUES ('tried', 1) ON CONFLICT (name) DO UPDATE SET "
-                "value = counter.value + 1"
-            )
+            self.execute(ADD_TO_COUNTER, ("tried", 1))

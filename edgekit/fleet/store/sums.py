@@ -34,7 +34,7 @@ from typing import Any, Protocol
 
 from edgekit.fleet.store import packed
 from edgekit.fleet.store.records import Rollup
-from edgekit.fleet.store.schema import FORGOTTEN, ROLLUP, SIZE, SUMS, Bound, quoted
+from edgekit.fleet.store.schema import ADD_TO_COUNTER, FORGOTTEN, ROLLUP, SIZE, SUMS, Bound, quoted
 from edgekit_runtime.system.strict_json import load_json
 from edgekit_runtime.telemetry.window import Window
 
@@ -235,7 +235,7 @@ def forget(database: Database, name: str, now_ms: int) -> bool:
         database.execute(f"DELETE FROM {table} WHERE device = ?", (num,))
     database.execute("DELETE FROM device WHERE num = ?", (num,))
     database.execute(FORGOTTEN.write(), (name, now_ms, 0))
-    database.execute("UPDATE counter SET value = value + 1 WHERE name = 'changed'")
+    database.execute(ADD_TO_COUNTER, ("changed", 1))
     return True
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from edgekit.fleet.store import packed
 from edgekit.fleet.store.records import QUARTER_MS, Arrival, Change, FleetDevice, Mark, moment_of, quarter_of
 from edgekit.fleet.store.schema import (
+    ADD_TO_COUNTER,
     BUILD,
     DEVICE,
     DEVICE_COLUMNS,
@@ -282,20 +283,14 @@ class Batch:
     def clear_figures(self, name: str) -> None:
         row = self._rows[name]
         row.update(dict.fromkeys(("p50", "p95", "p99", "rate", "psi")), figures_ms=0)
-        row.update(dict.fromkeys(
-            ("n", "hits", "misses", "host", "over", "errors", "blocked", "compared", "differed", "clipped", "values",
-                "dropped"), 0
-        ))  # fmt: skip
+        row.update(dict.fromkeys(set(SUMS) & row.keys(), 0))
 
     def finish(self) -> None:
         """Roll up what is new, and write the rows that changed."""
         self._roll_up()
         seen = [row for row in self._rows.values() if row["seen_ms"]]
         if seen:
-            self._db.execute(
-                "INSERT INTO counter (name, value) VALUES ('changed', 1) ON CONFLICT (name) DO UPDATE SET "
-                "value = counter.value + 1"
-            )
+            self._db.execute(ADD_TO_COUNTER, ("changed", 1))
             (changed,) = self._db.execute("SELECT value FROM counter WHERE name = 'changed'").fetchone()
             for row in seen:
                 row["changed"] = changed

@@ -171,6 +171,11 @@ class Link:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._watched: Any = None
 
+    @property
+    def advice(self) -> str:
+        """What the broker said of the trouble, and what to do about it."""
+        return ". ".join(part for part in (self.said, ADVICE.get(self.trouble, "")) if part)
+
     def wake(self) -> None:
         """Make a waiting `step` return. Thread-safe."""
         with contextlib.suppress(OSError):
