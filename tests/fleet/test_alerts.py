@@ -71,7 +71,7 @@ def test_it_names_the_stage_that_grew_and_the_version_since_which():
     (one,) = evaluate(Rules(), seen(*rows))
     assert "net 7 on raspberry-pi-4: p99" in one.text
     assert "2.4 times the budget of 30 ms, over 400 answers; the stage 'inference' grew from" in one.text
-    assert one.text.endswith("since version 7; 6 was well")
+    assert one.text.endswith("since version 7; version 6 was not slow")
     assert one.facts["stage"] == "inference"
 
 

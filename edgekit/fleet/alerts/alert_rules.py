@@ -273,7 +273,7 @@ def _before(
     if not others:
         return "", []
     _, before, good = max(others, key=lambda other: other[0])
-    return f"since version {version}; {before} was well", good
+    return f"since version {version}; version {before} was not slow", good
 
 
 def _merged(rows: Iterable[Rollup]) -> dict[str, Histogram]:

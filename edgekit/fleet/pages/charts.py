@@ -67,7 +67,7 @@ class _Drawing:
         for place, (title, steps) in enumerate(drawn.items()):
             hue = f"h{place % HUES}" if len(lines) > 1 else "accent"
             chart.steps(title, steps, hue, unit, dash=place % HUES)
-            if title.lower() not in name.lower():
+            if len(lines) > 1 or title.lower() not in name.lower():
                 chart.key(title, hue, dash=place % HUES)
         if limit[1] is not None:
             chart.steps(limit[0], [(self._axis.low, self._axis.high, limit[1])], "limit", unit)

@@ -125,10 +125,8 @@ _MOST_BOARDS = 500
 def phase_words(want: str, phase: str) -> tuple[str, str]:
     """(words, class) of boards with this order and report."""
     if want == "shadow":
-        return (
-            f"{phase or 'ordered'}, shadow",
-            "on" if phase == "shadowing" else "bad" if phase in FINAL else "wait",
-        )
+        words = "shadow runs" if phase == "shadowing" else f"{phase or 'ordered'}, shadow"
+        return words, "on" if phase == "shadowing" else "bad" if phase in FINAL else "wait"
     if want == "former":
         return ("back on the former version" if phase == "committed" else f"{phase or 'ordered'}, going back"), "bad"
     if not phase:

@@ -186,6 +186,7 @@ TABLES = {
     "m15": "version roll-ups, 15 minutes",
     "m1h": "version roll-ups, 1 hour",
     "event": "events",
+    "sample": "parts of samples",
     "mark": "spool positions",
 }
 """Labels of the store's tables."""
