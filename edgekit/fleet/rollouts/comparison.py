@@ -190,7 +190,8 @@ def usual_quarters(quarters: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 class _BoardVotes(NamedTuple):
-    """board: that has a vote. counts: True or False of a figure that is not counted. votes: one for each of `times`."""
+    """counts: True or False of a figure that is not counted.
+    votes: one for each of `times`."""
 
     board: BoardFigures
     counts: BadCounts | bool
