@@ -30,7 +30,7 @@ LEAST_S = 1.0
     "runs",
     type=click.IntRange(10),
     metavar="N",
-    help="Timed requests. Default: 200, for at least a second.",
+    help="Timed requests. Default: 200, for at least a second; 20 of a language model.",
 )
 @click.option(
     "--duration-s", type=opt.FiniteRange(0.1, 86_400), metavar="S", help="Measure for this long, instead of -n."

@@ -103,7 +103,7 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield from terms_lines(manifest)
     classes = f", {len(contract.labels)} labels" if contract.labels else ""
     yield f"  task       {contract.task}{classes}"
-    for spec in contract.caller_inputs:
+    for spec in () if contract.generation is not None else contract.caller_inputs:
         yield f"  input      {spec.name}: {kind_of(spec).describe(spec)}"
     if (text := contract.text) is not None:
         length, pooled = (

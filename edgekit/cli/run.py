@@ -267,11 +267,11 @@ class _AnswerPrinter:
 
     def _generate(self, name: str, model: Model, prompt: str) -> None:
         """Print the pieces as they come, then the figures."""
-        self._asked += 1
         answer = model.generate(prompt, max_tokens=self._max_tokens)
         for piece in answer:
             if not self._as_json:
                 click.echo("\n".join(map(visible, piece.split("\n"))), nl=False)
+        self._asked += 1
         if self._as_json:
             figures = ("text", "finish", "source", "tokens", "reused", "first_ms", "tokens_per_s", "met_budget")
             self._emit({"input": name, **{figure: getattr(answer, figure) for figure in figures}})

@@ -109,7 +109,7 @@ class BundleArtifact:
     """One artifact of a bundle.
 
     fidelity, estimate: reports as `--json` prints them
-    settings: the recipe as data, None for the artifact's own
+    settings: the recipe as data, None for the artifact's own; a GGUF file has none
     top_scores: as in `ArtifactEntry`
     """
 
@@ -258,7 +258,7 @@ def _artifact_entry(draft: BundleDraft, shipped: BundleArtifact, role: Role) -> 
         estimate=shipped.estimate,
         ops=operators,
         top_scores=shipped.top_scores,
-        settings=settings if shipped.settings is None else shipped.settings,
+        settings=settings if shipped.settings is None and recipe.format != "gguf" else shipped.settings,
     )
 
 

@@ -75,6 +75,7 @@ _HINTS = {
     ".safetensors": f"weights files are not supported: {_HAS_NO_NETWORK}",
     ".pkl": _PICKLE,
     ".joblib": _PICKLE,
+    ".gguf": "a language model needs no contract and no first look; pass it to `edgekit build`",
     ".ekb": "this is a bundle, which `edgekit build` already made; pass the model that it was made from",
 }
 _LFS = b"version https://git-lfs.github.com/spec/"

@@ -89,8 +89,7 @@ class GeneratedText:
 
     def read(self) -> str:
         """All of the answer. Raises as the iteration does."""
-        for _ in self:
-            pass
+        list(self)
         return self.text
 
     async def aread(self) -> str:
@@ -169,7 +168,7 @@ class GeneratedText:
             self._begin(self._resume(self._request.continued(self.text + self._stop.rest(), self.tokens)))
             return ""
         if chunk is None:
-            return "" if self._left else self._finished("stop")
+            return "" if self._left else self._finished()
         if chunk.text:
             self.last_ms = (perf_counter() - self._start) * 1e3
             self.first_ms = self.last_ms if self.first_ms is None else self.first_ms
@@ -179,7 +178,7 @@ class GeneratedText:
         piece = self._stop.feed(chunk.text)
         if self._stop.found is not None:
             self._feed.cancel()
-            return piece + self._finished("stop")
+            return piece + self._finished()
         if chunk.finish is not None:
             self._reason = "length" if chunk.finish == "length" else "stop"
         return piece
@@ -189,11 +188,10 @@ class GeneratedText:
         if self._left:
             feed.cancel()
 
-    def _finished(self, reason: str) -> str:
+    def _finished(self) -> str:
         """The rest of the text."""
-        rest = "" if self._stop.found is not None else self._stop.rest()
-        self._end(reason if self._stop.found is not None else self._reason)
-        return rest
+        self._end("stop" if self._stop.found is not None else self._reason)
+        return self._stop.rest()
 
     def _end(self, finish: str, error: BaseException | None = None) -> None:
         """Count it, once."""

@@ -42,17 +42,13 @@ class TextRequest:
     stops: tuple[str, ...]
 
     @property
-    def max_tokens(self) -> int:
-        return int(self.body["max_tokens"])
-
-    @property
     def size(self) -> int:
         """Bytes of the prompt."""
         return len(self.key.encode())
 
     def continued(self, text: str, tokens: int) -> TextRequest:
         """The same, of which `text` is the answer's beginning, with so many tokens."""
-        left = {"max_tokens": max(1, self.max_tokens - tokens)}
+        left = {"max_tokens": max(1, self.body["max_tokens"] - tokens)}
         if self.way == "text":
             body = {**self.body, **left, "prompt": self.body["prompt"] + text}
         else:

@@ -206,7 +206,7 @@ def _ready(bundle: Bundle, how: Preparation, verdict: TuningVerdict, begun: floa
     chosen_at = perf_counter()
     if verdict.pending and verdict.how == "default":
         how = replace(how, batching=False)
-    before = resident_mb() if not how.isolate else 0.0
+    before = resident_mb()
     loaded = _load_first(bundle, verdict, how)
     with ExitStack() as undo:
         undo.callback(loaded.close)
@@ -217,7 +217,7 @@ def _ready(bundle: Bundle, how: Preparation, verdict: TuningVerdict, begun: floa
         warm = warm_up(bundle, loaded.entry, loaded.single, offer, loaded.load)
         own = getattr(loaded.single, "host", None)  # the process that holds the engine
         after = resident_mb() if own is None else own.resident_mb
-        added = None if before is None or after is None else max(0.0, after - before)
+        added = None if before is None or after is None else max(0.0, after - (before if own is None else 0.0))
         loaded.claim.settle(after if how.isolate else loaded.claimed_mb(len(warm.engine.sizes)))
         undo.pop_all()
     ready = Ready(

@@ -18,7 +18,8 @@ from __future__ import annotations
 import struct
 from math import prod
 
-from edgekit_runtime.modelfile.check import ModelFacts, bytes_of, refusal
+from edgekit_runtime.modelfile.check import ModelFacts, bytes_of
+from edgekit_runtime.system.errors import ModelFileError
 from edgekit_runtime.system.records import record
 
 MAGIC = b"GGUF"
@@ -103,6 +104,10 @@ def read_gguf(data: bytes) -> GgufModel:
         raise refusal("it is one part of a split model", "Merge the parts: llama-gguf-split --merge")
     formats, weights = _tensors(reader, tensors, values.get("general.alignment", 32))
     return _described(values, version, formats, tensors, weights)
+
+
+def refusal(what: str, do: str = "Download the file again, and build its bundle again") -> ModelFileError:
+    return ModelFileError(what, do=do)
 
 
 class _HeaderCursor:
@@ -202,8 +207,9 @@ def _tensors(reader: _HeaderCursor, count: int, alignment: object) -> tuple[dict
 def _described(
     values: dict[str, object], version: int, formats: dict[str, int], tensors: int, weights: int
 ) -> GgufModel:
-    architecture = values.get("general.architecture")
-    if not isinstance(architecture, str) or not architecture:
+    texts = {key: found for key, found in values.items() if isinstance(found, str)}
+    architecture = texts.get("general.architecture")
+    if not architecture:
         raise refusal("it names no architecture", "Pass a .gguf file of a language model")
     if "tokenizer.ggml.tokens" not in values:
         raise refusal(f"'{architecture:.60}' has no tokenizer", "Pass a model that answers texts")
@@ -220,20 +226,16 @@ def _described(
     length = max(1, size("embedding_length", 1 << 20) // heads)
     keys, each = size("attention.key_length", 1 << 16, length), size("attention.value_length", 1 << 16, length)
 
-    def text(key: str) -> str:
-        found = values.get(key)
-        return found if isinstance(found, str) else ""
-
     return GgufModel(
         architecture=architecture,
-        name=text("general.name"),
-        licence=text("general.license"),
+        name=texts.get("general.name", ""),
+        licence=texts.get("general.license", ""),
         formats=formats,
         tensors=tensors,
         context=size("context_length", 1 << 30),
         layers=size("block_count", 1 << 14),
         kv_width=kv_heads * (keys + each),
-        chat=bool(text("tokenizer.chat_template")),
+        chat=bool(texts.get("tokenizer.chat_template")),
         version=version,
         weights_bytes=weights,
     )

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from edgekit_runtime.system.errors import WireError, shorten
 from edgekit_runtime.system.records import record
@@ -45,16 +46,9 @@ def read_chunk(event: str | bytes) -> Chunk:
         reported = value["error"]
         said = reported.get("message", reported) if isinstance(reported, dict) else reported
         raise WireError(f"it reports: {shorten(str(said), 200)}")
-    choices, usage, timings = (value.get(key) or {} for key in ("choices", "usage", "timings"))
-    tokens = reused = None
-    if isinstance(usage, dict):
-        details = usage.get("prompt_tokens_details") or {}
-        tokens, reused = (
-            usage.get("completion_tokens"),
-            details.get("cached_tokens") if isinstance(details, dict) else None,
-        )
-    if isinstance(timings, dict):
-        tokens, reused = timings.get("predicted_n", tokens), timings.get("cache_n", reused)
+    choices, usage, timings = value.get("choices"), _part(value, "usage"), _part(value, "timings")
+    tokens = timings.get("predicted_n", usage.get("completion_tokens"))
+    reused = timings.get("cache_n", _part(usage, "prompt_tokens_details").get("cached_tokens"))
     counts = [n if type(n) is int and 0 <= n <= MOST_TOKENS else None for n in (tokens, reused)]
     if not choices:
         return Chunk("", None, *counts)
@@ -66,6 +60,11 @@ def read_chunk(event: str | bytes) -> Chunk:
     if not isinstance(text or "", str) or not isinstance(finish or "", str):
         raise WireError("an event's text is not a text")
     return Chunk(text or "", finish or None, *counts)
+
+
+def _part(value: dict[str, Any], key: str) -> dict[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 class StopStrings:

@@ -44,6 +44,8 @@ T = TypeVar("T")
 Items = Mapping[str, NDArray[Any]]
 CONNECTIONS = 64
 """The most exchanges at once, of all hosts together; threads and connections are made on demand."""
+TEXT_PROBE_S = 10.0
+"""A server that writes for others begins late, and is there all the same: its probes wait so long."""
 Clock = Callable[[], float]
 
 
@@ -114,6 +116,7 @@ class Hosts:
             _HostEntry(kind(host, manifest, example, clock, connections=CONNECTIONS + 1), clock) for host in hosts
         ]
         self._probe_size = _size(example.items)
+        self._least_probe_s = TEXT_PROBE_S if manifest.contract.task == "generation" else 0.0
         self._closed = False
         self._pool = ThreadPoolExecutor(CONNECTIONS + len(self._hosts), thread_name_prefix="edgekit-host")
         for host in self._hosts:
@@ -213,7 +216,7 @@ class Hosts:
             host.probing.release()
 
     def _send_probe(self, host: _HostEntry, steps: Sequence[Step]) -> None:
-        patience_s = host.record.probe_s
+        patience_s = max(self._least_probe_s, host.record.probe_s)
         with contextlib.suppress(HostError):  # it is noted
             for step in steps:
                 if step == "ping":

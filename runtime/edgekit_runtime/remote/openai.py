@@ -187,8 +187,7 @@ class OpenAiModel:
         body: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0}
         body |= {"messages": [{"role": "user", "content": "Hello"}]} if self._chat else {"prompt": "Hello"}
         stream, answer = self.open("chat" if self._chat else "text", body, timeout_s)
-        for _ in stream:
-            pass
+        list(stream)
         self._proven_at = self._client.changes
         return answer
 

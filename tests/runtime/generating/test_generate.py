@@ -372,3 +372,30 @@ def test_the_bundle_needs_a_reader_that_generates(bundle):
     assert manifest.requires == ("text-generation",)
     assert manifest.contract.generation.context == alphabet.CONTEXT
     assert manifest.artifacts[0].recipe == "gguf-f32"
+
+
+def test_the_memory_of_a_model_is_that_of_its_process(model):
+    assert model._journey.opened.prepared.ready.memory_mb == pytest.approx(
+        model._journey.generator._engine.host.resident_mb, rel=0.5
+    )
+
+
+def test_inspect_says_how_to_ask_and_no_tensor_or_setting(bundle):
+    from click.testing import CliRunner
+
+    from edgekit.cli.main import cli
+
+    shown = CliRunner().invoke(cli, ["inspect", str(bundle)]).stdout
+    assert "model.generate()" in shown
+    assert "uint8 [257]" not in shown
+    assert "settings" not in shown
+
+
+def test_run_counts_a_prompt_that_is_refused_once(bundle, tmp_path):
+    from click.testing import CliRunner
+
+    from edgekit.cli.main import cli
+
+    done = CliRunner().invoke(cli, ["run", str(bundle), "--text", "abc", "--text", " ", "--max-tokens", "3"])
+    assert done.stdout.splitlines()[0] == "def"
+    assert "1 of 2 inputs got no answer" in done.stderr

@@ -16,6 +16,8 @@ from edgekit_runtime import Host, OptionError
 from edgekit_runtime.contract.spec import GenerationSpec
 from edgekit_runtime.remote import openai
 from edgekit_runtime.remote.chunks import Chunk, StopStrings, read_chunk
+from edgekit_runtime.remote.client import HostAnswer
+from edgekit_runtime.remote.hosts import TEXT_PROBE_S, Hosts
 from edgekit_runtime.remote.openai import OpenAiModel
 from edgekit_runtime.system.errors import HostError, WireError
 
@@ -237,3 +239,20 @@ def test_a_stop_string_across_two_events_is_found_and_no_text_is_lost():
     assert StopStrings(()).feed("a") == "a"
     first = StopStrings(("bc", "abcd"))
     assert first.feed("xabcd") == "x"
+
+
+def test_a_server_that_begins_after_seconds_is_proven_all_the_same(monkeypatch):
+    waits, asked = [], threading.Event()
+
+    def prove(_, timeout_s):
+        waits.append(timeout_s)
+        asked.set()
+        return HostAnswer({}, 2500.0, 2500.0, None, None)
+
+    monkeypatch.setattr(OpenAiModel, "ping", lambda _, timeout_s: 1.0)
+    monkeypatch.setattr(OpenAiModel, "prove", prove)
+    manifest = SimpleNamespace(name="net", contract=SimpleNamespace(task="generation", generation=None))
+    hosts = Hosts([Host("http://gpu-box:8000", protocol="openai")], manifest, SimpleNamespace(items={}))
+    assert asked.wait(LONG)
+    hosts.close()
+    assert waits == [TEXT_PROBE_S]
