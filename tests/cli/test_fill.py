@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_used_is_a_clear_error(edgekit, bundle, tmp_path, 
 def test_an_empty_name_is_a_usage_error_and_not_the_folder_one_is_in(edgekit, bundle):
     said = {
         "is empty": [bundle, "", "--fill-cache", "answers.db"],
-        "an empty name": [bundle, "set", "--fill-cache", ""],
+        "the name is empty": [bundle, "set", "--fill-cache", ""],
     }
     for words, named in said.items():
         ran = edgekit("run", *named)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -73,7 +74,7 @@ def serve(address: str, *, trains: bool) -> None:
             importlib.import_module(name)
         except ImportError:  # an engine that is not installed here
             continue
-    if trains:
+    if trains and importlib.util.find_spec("tensorflow") is not None:  # without it the command says what it needs
         importlib.import_module("edgekit_converters.recipe.foreign_code").import_keras()
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -161,8 +161,9 @@ def read_model(data: bytes) -> Any:
     """Read a file into the schema's `ModelT`. Raises ConversionError for other bytes."""
     if data[4:8] != b"TFL3":
         raise ConversionError("these bytes are not a TFLite model")
+    kind = schema().ModelT  # outside: a package that is missing is not the file's fault
     try:
-        return schema().ModelT.InitFromPackedBuf(data, 0)
+        return kind.InitFromPackedBuf(data, 0)
     except Exception as error:  # struct.error, IndexError, ValueError, ... from generated code
         raise ConversionError(f"the TFLite model cannot be read: {error}") from error
 
