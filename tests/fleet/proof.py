@@ -41,7 +41,7 @@ class Plan:
     down_s: float = 1.5
     away_s: float = 2.0
     run_s: float = 18.0
-    drain_s: float = 40.0
+    drain_s: float = 120.0
 
 
 @dataclass(frozen=True)

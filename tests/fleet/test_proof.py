@@ -11,7 +11,7 @@ from fleet.proof import MaxSeqStore, Plan, prove
 
 def test_two_hundred_boards_lose_nothing_when_the_broker_is_killed(tmp_path):
     found = prove(tmp_path, Plan())
-    assert found.committed > 200 * 5, found  # eighteen each where the disk is quick enough
+    assert found.committed > 200 * 3, found  # eighteen each where disk and processor are quick enough
     assert (found.stored, found.missing, found.still_spooled, found.known_lost) == (found.committed, 0, 0, 0), found
     assert found.counted == found.answered > 0, found
 

@@ -46,9 +46,9 @@ SUITES = {
 """Name -> the make target that runs it. It writes NAME.xml, or NAME.left-out with the reason why it cannot run here.
 
 Of those that run beside each other the long ones come first."""
-MOST_PROCESSOR_S = {"fast": 960.0}
+MOST_PROCESSOR_S = {"fast": 1500.0}
 """What a suite may take of all processors, which other load changes little: six minutes on two cores are 600 s of them,
-and a core may be 1.6 times slower. A suite that takes more has tests that belong into SLOW (tests/conftest.py)."""
+and a core may be 2.5 times slower. A suite that takes more has tests that belong into SLOW (tests/conftest.py)."""
 BESIDE = tuple(name for name in SUITES if name not in ("fast", "slow"))
 """Each uses one process."""
 AT_ONCE = 3
