@@ -88,8 +88,7 @@ def is_format(value: object, known: int) -> bool:
 
 
 def _parse(text: str, most_values: int, **hooks: Any) -> Any:
-    values = sum(map(text.count, ",[{")) + 4 * text.count(":")
-    if values > most_values:
+    if 4 * len(text) > most_values < sum(map(text.count, ",[{")) + 4 * text.count(":"):
         raise JsonSizeError(f"it holds more than {most_values:,} values")
     try:
         return _DECODER.decode(text) if not hooks else json.loads(text, parse_constant=_no_constant, **hooks)
