@@ -8,7 +8,7 @@ Rules:
 - a contract file beside the model, or in the output folder, is taken as it is; else a draft is written into the output
   folder, never beside the model;
 - what the model's file does not say is guessed from its shapes and from the data, and every guess is printed;
-- numbers that are no classes are the same if they differ by at most 5 % of the spread of the original's;
+- numbers that are not classes are the same if they differ by at most 5 % of the spread of the original's;
 - without data the inputs are made up, and no agreement is claimed;
 - a repair is searched for a short time: the first answers are what is waited for.
 """

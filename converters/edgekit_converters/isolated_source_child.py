@@ -31,7 +31,7 @@ _LOG = "Set EDGEKIT_CONVERTER_LOG=1 to see where it failed, or export the model 
 def main(folder: str, model: str, keras_home: str, memory: str) -> None:
     """Serve until the parent closes the pipe. memory: bytes that this process may take."""
     answers, asked = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print is not an answer
     missing = enter_sandbox(Sandbox(readable=[Path(model), Path(keras_home)], writable=[Path(folder)]))
     limit_memory(int(memory))
     limit_files(int(memory), _MOST_OPEN)

@@ -10,7 +10,7 @@ Rules:
 - the machine's state is read before and after; the workstation refuses a file of a board that slowed down, changed its
   power mode or shared its cores;
 - a workstation times both in turn, one thread each, by the thread's processor time; the least counts;
-- rounds continue until the two best of each agree; on a machine too busy for that there is no result;
+- rounds continue until the two best of each agree; a machine too busy for that gets no result;
 - a workstation times only what was tested: x86-64, LiteRT, float32 and int8.
 """
 

@@ -28,7 +28,7 @@ from edgekit_runtime.system.strict_json import load_json
 def field_findings(
     calibration: str | Path | None, subject: BuildSubject, results: Sequence[RecipeResult], progress: Progress
 ) -> list[Finding]:
-    """calibration: as it was given; empty for one that is no folder of samples."""
+    """calibration: as it was given; empty if it is not a folder of samples."""
     folder = Path(calibration or "")
     if calibration is None or not (folder / PULLED).is_file():
         return []

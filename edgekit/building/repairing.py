@@ -7,7 +7,7 @@ Rules:
   stays among the candidates;
 - one half of the evaluation set chooses a repair, the other judges it once. A detector with few boxes is cross-fitted.
   In a set too small for halves the same items do both, and the report says so;
-- a repair that misses the limit and is no better than what it was made from is dropped;
+- a repair that misses the limit and does not improve its source is dropped;
 - a search is cached for the same model, data and limit, unless it was cut short and has more time now;
 - what a board's runtime would refuse is read from the artifact, by the rules of `edgekit check`; a variant for it is
   made once for all boards.

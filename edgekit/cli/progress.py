@@ -60,7 +60,7 @@ def console_progress(stream: TextIO | None = None) -> Iterator[ConsoleProgress]:
             try:
                 stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8")
                 opened.callback(_Stream(stream).close)
-            except (OSError, ValueError, AttributeError):  # no stderr, or one that is no file
+            except (OSError, ValueError, AttributeError):  # no stderr, or one that is not a file
                 stream = sys.stderr or io.StringIO()
         stream = cast(TextIO, _Stream(stream))
         bars = _bars(stream) if stream.isatty() else None

@@ -5,7 +5,7 @@
 
 Rules:
 - a request that cannot be carried out is refused before anything slow is loaded;
-- a recipe file holds only keys that are no option of the command; its paths are relative to its folder;
+- a recipe file holds only keys that are not options of the command; its paths are relative to its folder;
 - whether code in a model may run is decided on the command line and never by a file.
 """
 

@@ -4,7 +4,7 @@
     dots = [Dot("tflite-int8", 0.33, 0.998, 20.0, across=(0.25, 0.58))]
     Axes.of(dots, share=True).places(dots)
 
-Rules: an axis has two ticks at least, whatever little it shows, and room for the intervals, so that noise is no slope;
+Rules: an axis has at least two ticks and room for the intervals, so noise does not look like a slope;
 a share has no tick above 1; a name stands where it covers the least of the dots, their bars and the names before it.
 """
 

@@ -385,7 +385,7 @@ def test_items_that_are_others_at_each_call_are_refused_before_anything_is_conve
 
 
 def test_a_function_that_gives_no_examples_is_not_said_to_fail_inside_edgekit(request_for, own):
-    with pytest.raises(CalibrationError, match=":number: gave a value of type int, which is no set of examples"):
+    with pytest.raises(CalibrationError, match=":number: gave a value of type int, which is not a set of examples"):
         build(request_for(evaluation=f"{own}:number"))
 
 

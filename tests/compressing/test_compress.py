@@ -146,7 +146,7 @@ def _one_wrong(y):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (_labels(_one_wrong), r"y\[7\]: 10 is no class: they run from 0 to 9"),
+        (_labels(_one_wrong), r"y\[7\]: 10 is not a class: they run from 0 to 9"),
         (_labels(np.zeros_like), "all its 1200 items have one label, 0"),
         (lambda sets: {"train": sets.train[0]}, "1200 of its 1200 items have no label"),
         (lambda sets: {"evaluation": sets.evaluation[0]}, "597 of its 597 items have no label"),

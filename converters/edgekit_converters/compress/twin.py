@@ -359,7 +359,7 @@ class _Twin:
         factors = [] if shape is None else [to / of for to, of in zip(shape[2:], x.shape[1:3], strict=False)]
         whole = len(factors) == 2 and all(one >= 1 and one == int(one) for one in factors)
         if attribute(node, "mode", b"nearest") != b"nearest" or not whole or exact == b"align_corners":
-            raise self._refusal(node, "that is no repetition of pixels")
+            raise self._refusal(node, "which is not a repetition of pixels")
         return self._layers.UpSampling2D(tuple(map(int, factors)), **self._named(node))(x)
 
 

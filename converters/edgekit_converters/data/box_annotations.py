@@ -103,7 +103,7 @@ def _of_yolo(path: Path, contract: Contract, labelled: bool) -> BoxedPictures:
     if not isinstance(names, dict) or not isinstance(entries, list):
         raise _refused(path, f"has no names, or no {parts[0]}")
     if not all(isinstance(entry, str) for entry in (*entries, data.get("path") or "")):
-        raise _refused(path, "has a path that is no text")
+        raise _refused(path, "has a path that is not text")
     files = [file for entry in entries for file in _listed(path, data, entry)]
     labels = None
     if labelled:
@@ -122,9 +122,9 @@ def _yaml(path: Path) -> dict[Any, Any]:
     try:
         data = yaml.safe_load(read_regular(path, _MOST_YAML))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise _refused(path, "is no YAML that can be read", error) from error
+        raise _refused(path, "cannot be read as YAML", error) from error
     if not isinstance(data, dict):
-        raise _refused(path, "is no data.yaml")
+        raise _refused(path, "is not a data.yaml")
     return data
 
 
@@ -135,7 +135,7 @@ def _listed(path: Path, data: Mapping[Any, Any], entry: Any) -> list[Path]:
     places = [folder / part for folder in roots for part in (str(entry), str(entry).removeprefix("../"))]
     place = next(filter(_there, places), None)
     if place is None:
-        raise _refused(path, f"names {entry}, and there is no {places[0]}")
+        raise _refused(path, f"names {entry}, but {places[0]} does not exist")
     if place.is_dir():
         return list(files_in(place, EXTENSIONS))
     if place.suffix.lower() != ".txt":
@@ -190,7 +190,7 @@ def _rows(file: Path, classes: Mapping[int, int], key_points: bool) -> tuple[Row
         else:
             corners = None
         if corners is None or int(kind) not in classes:
-            what = "is no row of a box" if corners is None else f"{int(kind)} is no class of `names`"
+            what = "is not a row of a box" if corners is None else f"{int(kind)} is not a class in `names`"
             raise CalibrationError(what, where=where, do=_ROW)
         rows.append((*corners, classes[int(kind)]))
     return tuple(rows)
@@ -222,7 +222,7 @@ def _of_coco(path: Path, contract: Contract, labelled: bool) -> BoxedPictures:
                     raise ValueError(f"the box of annotation {one.get('id')} has no finite numbers")
                 rows[one["image_id"]].append((*box, classes[one["category_id"]]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError) as error:
-        raise _refused(path, "is no annotation file of COCO", error) from error
+        raise _refused(path, "is not a COCO annotation file", error) from error
     root = _folder_of([name for name, _ in images.values()], path)
     files = tuple(root / name for name, _ in images.values())
     labels = tuple(tuple(rows[number]) for number in images) if labelled else None
@@ -245,7 +245,7 @@ def _folder_of(names: list[str], path: Path) -> Path:
 def _classes(names: Mapping[Any, Any], contract: Contract, path: Path) -> dict[int, int]:
     """Number of a class in the annotations -> the contract's."""
     if not all(name is None or isinstance(name, (str, int, float)) for name in names.values()):  # aliases may nest
-        raise _refused(path, "has a class whose name is no text")
+        raise _refused(path, "has a class whose name is not text")
     try:
         ordered = sorted((int(number), str(name)) for number, name in names.items())
     except (TypeError, ValueError, OverflowError) as error:

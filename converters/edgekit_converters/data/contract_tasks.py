@@ -136,7 +136,7 @@ def _span(table: Table, size: tuple[int, int]) -> tuple[float, float]:
         sides = [float(side) for side in unit if isinstance(side, (int, float)) and not isinstance(side, bool)]
         if len(sides) == len(unit) == 2 and all(math.isfinite(side) and side > 0 for side in sides):
             return sides[0], sides[1]
-    what = f"{unit!r} is no size of a picture" if table.has("unit") else "is missing"
+    what = f"{unit!r} is not a picture size" if table.has("unit") else "is missing"
     do = (
         'Say what boxes are measured in: "pixels" of the network\'s picture, "fraction" of it, or [640, 480] where a '
         "box as large as the picture has these numbers"

@@ -113,7 +113,7 @@ class ImageSets(TensorSets):
     """Examples of pictures."""
 
     def fits(self, spec: InputContract, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-        """Pixels may have any size: the decoder resizes them, and says what is no picture."""
+        """Pixels may have any size: the decoder resizes them, and reports what is not a picture."""
         height, width, channels = spec.shape
         pixels = dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and 0 not in shape))
         return pixels or shape in (spec.shape, (channels, height, width))

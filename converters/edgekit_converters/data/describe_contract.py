@@ -66,7 +66,7 @@ def image_spec(table: Table, tensor: TensorSpec) -> ImageSpec:
     """Raises ContractFileError where the keys contradict each other or the model's input."""
     shape, as_tensor = shape_text(tensor.shape), 'Write kind = "tensor"'
     if tensor.layout is None or len(tensor.shape) != 4:
-        table.stop("kind", f"the model's input '{tensor.name}' has shape {shape}, which is no picture's", as_tensor)
+        table.stop("kind", f"the model's input '{tensor.name}' has shape {shape}, which is not a picture's", as_tensor)
     _, *axes = tensor.shape
     height, width, channels = axes if tensor.layout == "NHWC" else (axes[1], axes[2], axes[0])
     if channels not in (1, 3):
@@ -111,7 +111,7 @@ def _normalisation(table: Table, tensor: TensorSpec, channels: int) -> tuple[tup
             table.wrong("std", "0 would divide by zero", _NORMALISATIONS)
         elif not _LEAST_STD <= value <= _LARGEST:
             bounds = f"{_LEAST_STD:g} to {_LARGEST:g}"
-            table.wrong("std", f"{value:g} is no spread of pixels: it must be from {bounds}", _NORMALISATIONS)
+            table.wrong("std", f"{value:g} is not a standard deviation of pixels: use {bounds}", _NORMALISATIONS)
     return mean, std
 
 
@@ -320,7 +320,7 @@ def _tensor(spec: TensorSpec, where: str) -> InputContract:
 
 _ENOUGH = 64  # answers looked at: one logit row in them is enough
 _SLACK = 1e-3  # what a sum of rounded numbers may be off
-_WIDE = 32  # values of which softmax leaves each but little where they are no scores
+_WIDE = 32  # values of which softmax leaves each but little where they are not scores
 _FLAT = 0.1
 """Mean best probability below which so many values choose nothing: 0.7 of EfficientNet-Lite0's scores, 0.02 of its
 features."""
@@ -402,7 +402,7 @@ def _of_length_1(
     seen = f"'{name}' answers vectors of length 1, as embeddings are"
     if "labels" in stated or ("task" in stated and labelled):
         what = f"there are labels of classes, but {seen}"
-        do = 'If they are no scores, write task = "embedding" in the contract file, without labels'
+        do = 'If they are not scores, write task = "embedding" in the contract file, without labels'
         return contract, (Finding("task-doubted", "warning", what, do),)
     settled = replace(contract, task="embedding", scores=None, labels=None, embedding=EmbeddingSpec(name))
     do = 'Write task = "embedding" in the contract file; or name the classes in `labels`, where they are scores'

@@ -223,7 +223,7 @@ def _asked(source: SourceModel, spec: TensorSpec) -> NDArray[np.float64] | None:
 
 def _pooled(format: str, data: bytes, output: int) -> bool:  # noqa: A002
     """Whether an output is a mean, maximum or pick over positions, and no product follows.
-    What is pooled is no product's bare result either: a network of convolutions alone averages its scores."""
+    What is pooled is not a product's bare result either: a network of convolutions alone averages its scores."""
     graph = open_graph(format, data)
     made = {tensor: layer for layer in graph.layers for tensor in layer.outputs}
 

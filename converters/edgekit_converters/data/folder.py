@@ -87,14 +87,14 @@ class Classes:
         except (TypeError, ValueError):
             finite = False
         if not finite:
-            what = f"has a label of type {type(value).__name__} that is no finite number"
+            what = f"has a label of type {type(value).__name__} that is not a finite number"
             raise CalibrationError(what, where=where, do="A label is a number or an array of numbers")
         number: Label = array.item() if array.ndim == 0 else array
         return number
 
     def of_number(self, number: int, where: str) -> int:
         if self.count is not None and not 0 <= number < self.count:
-            what = f"{number} is no class: they run from 0 to {self.count - 1}"
+            what = f"{number} is not a class: they run from 0 to {self.count - 1}"
             raise CalibrationError(what, where=where, do="Count classes from 0, in the order of the model's outputs")
         return number
 

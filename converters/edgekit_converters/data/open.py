@@ -73,12 +73,12 @@ class GeneratedDataset(Dataset):
         Whatever it raises becomes one CalibrationError with the line that raised."""
         try:
             given, items = self._function(), None
-            if not isinstance(given, (str, bytes, Mapping)):  # one example is no set of them
+            if not isinstance(given, (str, bytes, Mapping)):  # one example is not a set
                 with contextlib.suppress(TypeError):
                     items = iter(given)
             if items is None:
                 do = "Yield the examples one by one, or return a list of them"
-                what = f"gave a value of type {type(given).__name__}, which is no set of examples"
+                what = f"gave a value of type {type(given).__name__}, which is not a set of examples"
                 raise CalibrationError(what, where=self.name, do=do)
             for count, value in enumerate(items):
                 if count >= MAX_ITEMS:
@@ -149,7 +149,7 @@ def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: 
             return open_texts(place, contract, labelled=labelled)
         if place.suffix.lower() in BOXED:
             return open_boxed(place, contract, labelled=labelled)
-        raise CalibrationError("is no set of examples", where=str(place), do=_GIVE)
+        raise CalibrationError("not a set of examples", where=str(place), do=_GIVE)
     if place.exists():
         raise CalibrationError("is not a regular file", where=str(place), do=_GIVE)
     if is_function_name(path):

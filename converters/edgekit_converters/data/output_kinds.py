@@ -47,7 +47,7 @@ APART = 64.0
 """Ranges this far apart: under one scale of 256 levels the smaller is left 4."""
 
 NOTHING = 1e-6
-"""Of the largest value: what float32 may round away beside it is no signal."""
+"""Of the largest value: what float32 may round away beside it is not a signal."""
 
 MANY_LEVELS = 16
 """Of 256 over its own range: a group that uses fewer has none to lose."""

@@ -44,7 +44,7 @@ def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
     except OSError as error:
         raise CalibrationError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
     if len(data) < 12 or data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        raise CalibrationError("is no .wav file", where=str(path), do=_AGAIN)
+        raise CalibrationError("not a .wav file", where=str(path), do=_AGAIN)
     # The first chunk of each name; one that ends early (a recorder that was switched off) is what is there
     chunks: dict[bytes, bytes] = {}
     at = 12

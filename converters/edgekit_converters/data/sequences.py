@@ -200,7 +200,7 @@ def _open(path: str | os.PathLike[str], contract: Contract) -> tuple[Dataset, tu
 
         frames = GeneratedDataset(spec, rows_of_all, contract)  # reads them once, which counts each sequence
         return frames, tuple(counts)
-    what = "is no set of sequences, and the model keeps a state" if place.exists() else "does not exist"
+    what = "not a set of sequences, which a model with a state needs" if place.exists() else "does not exist"
     raise CalibrationError(what, where=str(place), do=_KINDS)
 
 

@@ -177,7 +177,7 @@ class Statistics:
             found.samples, found.settled_at, found.digest = head["samples"], head["settled_at"], head["digest"]
         except Exception as error:  # a damaged zip raises BadZipFile, zlib.error, EOFError, KeyError, ...
             do = "Delete the file and calibrate again"
-            raise CalibrationError("these are no calibration statistics", do=do) from error
+            raise CalibrationError("not calibration statistics", do=do) from error
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -3,7 +3,7 @@
     open_dataset("questions.txt", contract)      # a text a line
     open_dataset("reviews.tsv", contract)        # text, tab, label a line
 
-Rules: UTF-8, with or without a byte order mark; empty lines are no items; a bad line is an error of its own.
+Rules: UTF-8, with or without a byte order mark; empty lines are not items; a bad line is an error of its own.
 """
 
 from __future__ import annotations

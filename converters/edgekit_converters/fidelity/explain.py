@@ -52,7 +52,7 @@ def fast_path(format: str, data: bytes) -> tuple[int | None, tuple[str, ...]]:  
             interpreter = Interpreter(model_content=data, num_threads=1)
             interpreter.allocate_tensors()
             nodes: Sequence[Mapping[str, Any]] = interpreter._get_ops_details()
-    except Exception:  # noqa: BLE001  the call is not public, and an engine without it is no fault of the file
+    except Exception:  # noqa: BLE001  the call is not public, and an engine without it is not the file's fault
         return None, ()
     pieces = [node for node in nodes if node["op_name"] == _DELEGATE]
     inside = {index for piece in pieces for index in _inside(piece, nodes)}
@@ -212,7 +212,7 @@ def accumulated_noise(case: Case) -> Iterator[Cause]:
     if output is None or output.sqnr_db is None or output.sqnr_db >= ACCUMULATED_DB or case.damaged:
         return
     if any(activation_causes.outside_calibration(case)):
-        return  # what is cut off is no rounding
+        return  # clipping is not rounding
     adding = [error for error in case.errors if error.own_sqnr_db is not None]
     worst = sorted(adding, key=lambda error: error.own_sqnr_db or 0.0)[:5]
     if not worst:

@@ -112,7 +112,7 @@ class _PixelMetric:
         if truth.size and not (truth.min() >= 0 and truth.max() < classes):
             wrong = int(truth.max() if truth.max() >= classes else truth.min())
             raise MetricError(
-                f"{wrong} is no class of the output '{self.output}': they run from 0 to {classes - 1}",
+                f"{wrong} is not a class of the output '{self.output}': they run from 0 to {classes - 1}",
                 do=f"Label pixels that belong to no class {VOID}",
             )
         labelled = np.bincount(truth, minlength=classes)
@@ -237,7 +237,7 @@ class MeanAbsoluteError:
 
 
 def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Mean over the classes in either of 2 TP / (2 TP + FP + FN); predicted -1 is no class."""
+    """Mean over the classes in either of 2 TP / (2 TP + FP + FN); predicted -1 is not a class."""
     size = int(max(truth.max(), predicted.max())) + 1
     right = np.bincount(truth[truth == predicted], minlength=size)
     seen = np.bincount(truth, minlength=size) + np.bincount(predicted[predicted >= 0], minlength=size)

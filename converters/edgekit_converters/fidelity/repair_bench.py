@@ -164,7 +164,7 @@ def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> fl
     - each sample counts alike; one whose signal is small beside the others' counts as if it had a tenth of theirs;
     - of three axes or more, a map or a list, the ratio is the mean over channels, or over groups of channels with
       similar ranges if these are far apart;
-    - a part that is the same for every sample is no signal if it is most of an output: `_spread`.
+    - a part that is the same for every sample is not a signal if it is most of an output: `_spread`.
     """
     ratios = []
     for before, after in zip(zip(*originals, strict=True), zip(*answers, strict=True), strict=True):

@@ -59,7 +59,7 @@ def missing(version: str, node: OnnxNode) -> str:
     known = [place for place, one in enumerate(versions) if version_parts(one) <= version_parts(version)]
     if (
         not known or version_parts(version) > version_parts(versions[-1]) or node.op == "Constant"
-    ):  # a constant is no computation
+    ):  # a constant is not a computation
         return ""
     reason = _reason(known[-1], node)
     if reason and node.function:

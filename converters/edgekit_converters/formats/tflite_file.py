@@ -172,7 +172,7 @@ def read(data: bytes) -> TfliteFile:
     """Parse a .tflite file. Raises ConversionError for other bytes."""
     model = read_model(data)
     try:
-        codes = []  # name, version, and whether it is no built-in operator
+        codes = []  # name, version, and whether it is not a built-in operator
         for entry in model.operatorCodes or ():
             # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
             number = max(entry.deprecatedBuiltinCode, entry.builtinCode)

@@ -137,7 +137,7 @@ class _KerasFile:
     format: str
     config: Any
     version: str  # of the Keras that wrote it, "" where the file does not say
-    members: tuple[str, ...] = ()  # of the archive, that are no part of a network, in words
+    members: tuple[str, ...] = ()  # of the archive, that are not part of a network, in words
 
 
 def load(path: Path, options: LoadOptions) -> TracedSource:

@@ -4,7 +4,7 @@
     decide(plan, standing, tally, verdict, now_ms)          # the next RolloutStanding
 
 Rules:
-- with a share for a shadow the first step is no wave: some boards shadow it, and `shadows` judges it;
+- with a shadow share the first step is not a wave: some boards shadow it, and `shadows` judges it;
 - everything here is a pure function: time, tallies and figures are arguments;
 - a board's wave follows from its id and the roll-out's number alone, so every server computes the same waves;
 - the next wave begins once the boards of this one have committed, some time has passed, and `comparison` finds them no

@@ -162,7 +162,7 @@ def verify(
     for name, signature in known:
         try:
             ed25519.Ed25519PublicKey.from_public_bytes(keys[name]).verify(signature, message)
-        except (InvalidSignature, ValueError):  # ValueError: 32 bytes that are no point, in some versions
+        except (InvalidSignature, ValueError):  # ValueError: 32 bytes that are not a point, in some versions
             continue
         good[name] = None
     return tuple(good)

@@ -5,7 +5,7 @@
 
 Rules:
 - a key is 32 bytes: 16 for model, input name, dtype and shape, and xxh3-128 of all bytes before decoding, so a hit on a
-  JPEG costs a hash. `str(array)` is no key: NumPy shortens it;
+  JPEG costs a hash. `str(array)` is not a key: NumPy shortens it;
 - a path is replaced by the bytes that it held when it was identified;
 - an input without bytes to hash (a list, a custom object) has no key: it is computed, never cached.
 """

@@ -128,7 +128,7 @@ class TextSpec:
     """How a text becomes token ids; their number is the length of the input `ids`.
 
     tokenizer: SHA-256 of the tokenizer.json, in hex.
-    ids, mask, types: the inputs that take token ids, 1 for each token that is no padding, and token types.
+    ids, mask, types: the inputs that take token ids, 1 for each token that is not padding, and token types.
     pad: the id behind a shorter text.
     truncation: where a longer text is cut, or `refuse`.
     special_tokens: whether the tokenizer adds those of the model, as [CLS] and [SEP].

@@ -82,7 +82,7 @@ def tokenizer(digest: str) -> Any:
 
 
 def _guarded(call: Any) -> Any:
-    """What `call` returns, or its error; a panic of the Rust library is no `Exception`."""
+    """What `call` returns, or its error; a panic of the Rust library is not an `Exception`."""
     try:
         return call()
     except EdgekitError:

@@ -93,7 +93,7 @@ def session_options(module: Any, threads: int, *, exact: bool = True) -> Any:
     options = module.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # an error is raised; its second copy on stderr is no message of ours
+    options.log_severity_level = 4  # an error is raised; its second copy on stderr is not our message
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.x64quantprecision", "1" if exact and cpu().lacks_vnni else "0")
     return options

@@ -149,7 +149,7 @@ def build(module: Any, label: str, data: bytes) -> bytes:
     parser = module.OnnxParser(network, said)
     if not parser.parse(data):
         raise EngineError(f"{label} refuses the artifact: {_parse_error(parser) or said.last()}")
-    if not network.num_inputs or not network.num_outputs:  # what is no model may be parsed, too
+    if not network.num_inputs or not network.num_outputs:  # what is not a model may parse, too
         raise EngineError(f"{label} refuses the artifact: it has no inputs or no outputs")
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     outputs = [network.get_output(index) for index in range(network.num_outputs)]

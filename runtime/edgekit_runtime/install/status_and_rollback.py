@@ -9,7 +9,7 @@
 
 Rules:
 - a generation is read and checked again before the switch, except for dates: it was accepted in its time;
-- going back on purpose is no downgrade, and unburns nothing: an older bundle is not installed again;
+- going back on purpose is not a downgrade, and unburns nothing: an older bundle is not installed again;
 - if a generation does not open, the message stays and only its advice changes, by code: a board neither builds nor
   signs bundles. What the caller requested is left to the caller;
 - a rollback is suggested only if the previous generation opens.

@@ -155,7 +155,7 @@ def compare_goldens(
 ) -> Iterator[OutputComparison]:
     """Compare every output of the golden examples with the engine's. enough: see `replay`.
 
-    exact: False if other kernels made the golden outputs, so that steps are no measure.
+    exact: False if other kernels made the golden outputs, so steps mean nothing.
     """
     contract = bundle.manifest.contract
     stepper = Stepper(contract, entry.inputs, entry.outputs, engine)

@@ -75,7 +75,7 @@ class StopStrings:
         self.found: str | None = None
 
     def feed(self, piece: str) -> str:
-        """The part of what came so far that is no part of a stop string."""
+        """What came so far and is not part of a stop string."""
         text = self._held + piece
         hits = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if hits:

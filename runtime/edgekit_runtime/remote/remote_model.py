@@ -10,7 +10,7 @@ Rules:
   picture, floats are what the original model took, channels first if its shape says so;
 - a model is `proven` by a golden example until its host is gone. An edgekit host names its model in every answer;
   another server counts as gone once a kept connection ended;
-- an output has the contract's shape and kind of numbers, and is finite, or it is no answer;
+- an output has the contract's shape and kind of numbers, and is finite; others are refused;
 - an answer without an artifact's digest is named by server, model, version and proof, to keep it apart in a cache.
   After a wrong golden example answers get other names, so that earlier ones are found no more.
 """

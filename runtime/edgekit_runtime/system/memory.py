@@ -255,7 +255,7 @@ class Room:
 
 def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Room:
     """Room left by the cgroup's limit, RLIMIT_AS and free memory.
-    What cannot be read is no limit."""
+    A limit that cannot be read counts as none."""
     hard = [mb for mb in (_cgroup_left(proc, cgroups), _address_space_left(proc)) if mb is not None]
     available = proc_kilobytes("MemAvailable", proc / "meminfo")
     return Room(min(hard) * _SHARE if hard else None, None if available is None else available * 1024 / 1e6)

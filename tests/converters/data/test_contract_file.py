@@ -150,9 +150,12 @@ REFUSED = {
         "[input] mean: is a boolean, not a number",
     ),
     "mean that is not finite": (IMAGE.replace("mean = 0", "mean = nan"), "[input] mean: is not a finite number"),
-    "a negative std": (IMAGE.replace("std = 255", "std = -1"), "[input] std: -1 is no spread of pixels"),
-    "a std of nearly nothing": (IMAGE.replace("std = 255", "std = 1e-300"), "std: 1e-300 is no spread of pixels"),
-    "a std beyond measure": (IMAGE.replace("std = 255", "std = [1, 1, 1e7]"), "it must be from 1e-06 to 1e+06"),
+    "a negative std": (IMAGE.replace("std = 255", "std = -1"), "[input] std: -1 is not a standard deviation of pixels"),
+    "a std of nearly nothing": (
+        IMAGE.replace("std = 255", "std = 1e-300"),
+        "std: 1e-300 is not a standard deviation of pixels",
+    ),
+    "a std beyond measure": (IMAGE.replace("std = 255", "std = [1, 1, 1e7]"), "use 1e-06 to 1e+06"),
     "a mean beyond any pixel": (IMAGE.replace("mean = 0", "mean = 1e300"), "mean: 1e+300 is beyond any pixel"),
     "a mean of 400 digits": (IMAGE.replace("mean = 0", "mean = " + "9" * 400), "mean: is not a finite number"),
     "a mean of 5000 digits": (IMAGE.replace("mean = 0", "mean = " + "9" * 5000), "not valid TOML"),
@@ -207,7 +210,7 @@ def test_a_missing_file_and_an_empty_label_line_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (linear((-1, 4)), "has shape [?, 4], which is no picture's"),
+        (linear((-1, 4)), "has shape [?, 4], which is not a picture's"),
         (linear((-1, 8, 8, 4), layout="NHWC"), "has 4 channels"),
         (replace(PICTURES, inputs=(TensorSpec("x", "x", "float32", (-1, -1, -1, 3), "NHWC"),)), "leaves its size free"),
     ],
@@ -467,7 +470,7 @@ NO_DETECTOR = {
     "a unit that is none": (
         YOLO,
         'format = "xyxy"\nunit = [0, 1]\ncandidates = "last"',
-        "[0, 1] is no size of a picture",
+        "[0, 1] is not a picture size",
     ),
     "either axis": (
         YOLO,

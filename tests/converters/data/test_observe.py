@@ -166,7 +166,7 @@ def test_statistics_survive_being_written(tmp_path: Path):
 @pytest.mark.parametrize("stored", [b"", b"PK\x03\x04", b"not statistics"])
 def test_a_file_that_holds_no_statistics_is_refused(tmp_path: Path, stored: bytes):
     (tmp_path / "s.npz").write_bytes(stored)
-    with pytest.raises(CalibrationError, match="no calibration statistics"):
+    with pytest.raises(CalibrationError, match="not calibration statistics"):
         Statistics.load(tmp_path / "s.npz")
     with pytest.raises(CalibrationError, match="cannot be read"):
         Statistics.load(tmp_path / "missing.npz")

@@ -104,7 +104,7 @@ class TestFolder:
             ("crane", NAMED, "'crane' is the label of the classes 2 and 3. Name the folder after the index"),
             ("zebra", NAMED, "no class is called 'zebra'. Name the folder after a label or a class index"),
             ("cat", IMAGES, "add `labels` to the contract file"),
-            ("4", NAMED, "4 is no class: they run from 0 to 3"),
+            ("4", NAMED, "4 is not a class: they run from 0 to 3"),
         ],
     )
     def test_a_folder_that_is_no_class_is_refused_with_the_near_ones(self, tmp_path, folder, contract, message):
@@ -189,7 +189,7 @@ class TestArrays:
             (["cat", "retriever"], NAMED, "no class is called 'retriever'", "Did you mean 'golden retriever'?"),
             (["cat", "crane"], NAMED, "'crane' is the label of the classes 2 and 3", "Save the classes as integers"),
             (["cat", "dog"], IMAGES, "no class is called 'cat'", "add `labels` to the contract file"),
-            (["cat", "9"], NAMED, "9 is no class", "Count classes from 0"),
+            (["cat", "9"], NAMED, "9 is not a class", "Count classes from 0"),
         ],
     )
     def test_a_name_that_is_no_class_is_refused_with_the_nearest(self, tmp_path, y, contract, what, do):
@@ -284,8 +284,8 @@ class TestArrays:
             'y.argmax(axis=1) if it is one-hot. Set `task = "raw"`',
         ),
         "float labels": ({"x": X, "y": np.zeros(5)}, TENSORS, "Labels are integers [N]"),
-        "a label out of range": ({"x": X, "y": np.array([0, 1, 4, 1, 0])}, TENSORS, "y[2]: 4 is no class"),
-        "a negative label": ({"x": X, "y": np.array([0, 1, 3, -1, 0])}, TENSORS, "y[3]: -1 is no class"),
+        "a label out of range": ({"x": X, "y": np.array([0, 1, 4, 1, 0])}, TENSORS, "y[2]: 4 is not a class"),
+        "a negative label": ({"x": X, "y": np.array([0, 1, 3, -1, 0])}, TENSORS, "y[3]: -1 is not a class"),
         "no items": ({"x": X[:0]}, TENSORS, "holds no items"),
         "another shape": ({"x": np.ones((5, 4), np.float32)}, TENSORS, "has shape [5, 4] and the model takes [N, 3]"),
         "a scalar": ({"x": np.float32(3)}, TENSORS, "has shape [] and the model takes [N, 3]"),
@@ -417,7 +417,7 @@ class TestFunction:
         "an unknown key": ("def give():\n    yield {'feature': [1, 2, 3]}\n", "has a key 'feature'"),
         "a missing input": ("def give():\n    yield {'label': 1}\n", "has no value for the input 'features'"),
         "a wrong shape": ("def give():\n    yield np.ones(4)\n", "does not fit"),
-        "a label out of range": ("def give():\n    yield np.ones(3), 4\n", "item 0: 4 is no class"),
+        "a label out of range": ("def give():\n    yield np.ones(3), 4\n", "item 0: 4 is not a class"),
         "a label that is text": ("def give():\n    yield np.ones(3), 'cat'\n", "has a label of type str"),
         "NaN": ("def give():\n    yield np.full(3, np.nan)\n", "item 0: input 'features': it holds NaN"),
         "an exception": (
@@ -425,7 +425,7 @@ class TestFunction:
             "raised OSError: disk gone",
         ),
         "arguments": ("def give(folder):\n    yield 1\n", "raised TypeError"),
-        "no iterable": ("def give():\n    return 3\n", "gave a value of type int, which is no set of examples"),
+        "no iterable": ("def give():\n    return 3\n", "gave a value of type int, which is not a set of examples"),
         "a broken module": ("import nowhere_at_all\n", "raised ModuleNotFoundError: No module named 'nowhere_at_all'"),
         "another name": ("def gives():\n    yield 1\n", "has no function 'give'. Did you mean"),
         "a constant": ("give = 3\n", "'give' is not a function: its type is int"),
@@ -479,5 +479,5 @@ def test_a_place_that_does_not_exist_is_refused(tmp_path, monkeypatch, name):
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     picture(tmp_path / "a.png")
-    with pytest.raises(CalibrationError, match="is no set of examples"):
+    with pytest.raises(CalibrationError, match="not a set of examples"):
         open_dataset(tmp_path / "a.png", IMAGES)

@@ -77,8 +77,8 @@ def test_masks_are_measured_without_being_asked_for_and_other_whole_numbers_are_
     [
         (TRUTH.astype(np.float32), r"miou needs masks of class indexes of the size of the output 'mask' \[2, 3, 4\]"),
         (np.zeros((9, 9), np.int64), r"a label is int64 \[9, 9\]"),
-        (TRUTH + 3, "5 is no class of the output 'mask': they run from 0 to 3"),
-        (TRUTH + 2, "4 is no class of the output 'mask': they run from 0 to 3"),
+        (TRUTH + 3, "5 is not a class of the output 'mask': they run from 0 to 3"),
+        (TRUTH + 2, "4 is not a class of the output 'mask': they run from 0 to 3"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_refused_with_both_shapes(mask, said):
