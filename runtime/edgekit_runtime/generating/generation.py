@@ -6,11 +6,11 @@
     answer.source, answer.finish, answer.first_ms, answer.tokens_per_s
 
 Rules:
-- nothing is asked before the first piece is; leaving the loop, or `close`, ends the work on the device or the server;
+- nothing is asked before the first token is; leaving the loop, or `close`, ends the work on the device or the server;
 - stop strings are left out, also where two pieces share one;
-- a server that fails before its first piece makes way for the next choice of the budget; one that is cut later raises
+- a server that fails before its first token makes way for the next choice of the budget; one that is cut later raises
   HostError (host-cut), or is continued by the device with resume=True; `cut` says why;
-- each answer is counted once, with its source and the time to its first piece.
+- each answer is counted once, with its source and the time to its first token.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GeneratedText:
     finish: "stop" (the model ended it, or a stop string), "length" (max_tokens, or a full cache), "cancelled";
         None before the end.
     tokens: of the answer so far. reused: of the prompt, that were not computed again; None if not known.
-    first_ms: from the call to the first piece. met_budget: None without a budget.
+    first_ms: from the call to the first token. met_budget: None without a budget.
     cut: why a server's stream ended early, if the device went on.
     """
 

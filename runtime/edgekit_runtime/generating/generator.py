@@ -1,14 +1,14 @@
-"""Generates on the device or on a server, by who will give the first piece in time.
+"""Generates on the device or on a server, by who will give the first token in time.
 
     generator = Generator(engine, example_ms, hosts, count, count_error, queue=1024, throttle_s=lambda: 0.0)
     generator.generate("Where is the depot?", budget_ms=500)
 
 Rules:
-- `budget.decide` decides, as for tensors: the device if its first piece is likely in time, else the likelier server;
+- `budget.decide` decides, as for tensors: the device if its first token is likely in time, else the likelier server;
 - without a budget the device answers; a request that none would begin in time is refused at once;
-- a server that fails before its first piece is left out, and what is left of the budget decides again;
+- a server that fails before its first token is left out, and what is left of the budget decides again;
 - at most `queue` answers are open on the device, more are QueueFull;
-- each answer is counted once: the time to its first piece, and the mean of its later tokens.
+- each answer is counted once: the time to its first token, and the mean of its later tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GenerationStats:
     """context: tokens that the cache holds; kv_mb: what it takes, MB (1e6 bytes).
     active: answers that are open on the device.
     answers, tokens: generated here since the model was opened, and by hosts.
-    tokens_per_s: of the last answer; first_ms: its time to the first piece. None before one, or if not known.
+    tokens_per_s: of the last answer; first_ms: its time to the first token. None before one, or if not known.
     reused: tokens of its prompt that were not computed again.
     """
 
@@ -175,7 +175,7 @@ class Generator:
         left_ms = _left_ms(start, budget_ms)
         decision = decide(left_ms, outlook, known)
         if decision.destination == "neither":
-            what = f"no first piece expected within {budget_ms:g} ms: {left_ms:.3g} ms are left, and the device would "
+            what = f"no first token expected within {budget_ms:g} ms: {left_ms:.3g} ms are left, and the device would "
             what += f"take {decision.predicted_ms:.3g} ms"
             raise BudgetExceeded(what, do="Allow more time, add a host, or shorten the prompt")
         return decision

@@ -155,7 +155,7 @@ class Hosts:
         return host.exchange(_size(items), lambda: infer(items, left_s, late_s), left_s)
 
     def generate(self, index: int, size: int, way: Way, body: Mapping[str, Any], left_s: float) -> OpenAiStream:
-        """Ask one host for text; the stream once its first piece is there.
+        """Ask one host for text; the stream once its first token is there.
 
         size: bytes of the prompt.
 

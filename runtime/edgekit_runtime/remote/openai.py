@@ -2,12 +2,12 @@
 
     model = OpenAiModel(Host("http://gpu-box:8000", protocol="openai"), manifest, example)
     stream, answer = model.open("chat", {"messages": [...], "max_tokens": 100}, timeout_s=0.5)
-    answer.total_ms                             # until the first piece of text
+    answer.total_ms                             # until the first token
     for chunk in stream: print(chunk.text, end="")
 
 Rules:
 - the client is that of the tensors' hosts: one deadline, a token that never travels unencrypted, kept connections;
-- the deadline is of the first piece; each later one may take SILENCE_S, comments that keep a connection open included;
+- the deadline is of the first token; each later one may take SILENCE_S, comments that keep a connection open included;
 - a stream that ends without a reason to, inside an event or between two, is HostError (host-cut);
 - an event of more than MOST_EVENT bytes, anything but an event, and more events than the answer may have tokens are
   host-protocol;
@@ -49,12 +49,12 @@ class OpenAiStream:
     ) -> None:
         self._reply, self._url, self._clock = reply, url, clock
         self._left = 2 * most_tokens + _EMPTY_EVENTS
-        self._deadline: Deadline | None = deadline  # of the first piece
+        self._deadline: Deadline | None = deadline  # of the first token
         self._finished = self._cancelled = self._closed = False
         self.first: Chunk | None = None
 
     def begin(self) -> None:
-        """Wait for the first piece, which the iteration gives again. Raises HostError."""
+        """Wait for the first token, which the iteration gives again. Raises HostError."""
         while self.first is None:
             chunk = self._read()
             if chunk is None or chunk.text or chunk.finish:
@@ -166,7 +166,7 @@ class OpenAiModel:
         return self._proven_at == self._client.changes
 
     def open(self, way: Way, body: Mapping[str, Any], timeout_s: float) -> tuple[OpenAiStream, HostAnswer]:
-        """Ask; the stream once its first piece is there, and how long that took. Raises HostError.
+        """Ask; the stream once its first token is there, and how long that took. Raises HostError.
 
         body: as the protocol has it, with `max_tokens`, without the model's name.
         """

@@ -53,7 +53,7 @@ STAGE_OF: Final[Mapping[str, str]] = {
     "network": "network",
     "host_failed": "network",
     "host": "host",
-    "token": "token",  # of a generated text: each token behind the first piece
+    "token": "token",  # of a generated text: each token behind the first one
 }
 
 

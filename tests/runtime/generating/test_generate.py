@@ -226,13 +226,13 @@ def test_a_cache_that_holds_nothing_is_refused(folder, bundle):
 
 def test_who_asks_for_less_time_than_a_piece_takes_is_refused_at_once(bundle):
     with open_bundle(bundle) as fresh:
-        with pytest.raises(BudgetExceeded, match="first piece"):
+        with pytest.raises(BudgetExceeded, match="first token"):
             fresh.generate("abc" * 100, budget_ms=0.001)
         stats = fresh.stats()
         assert (stats.meter.refused, stats.meter.errors) == (1, {"budget": 1})
 
 
-def test_answers_are_counted_with_the_time_to_their_first_piece(bundle):
+def test_answers_are_counted_with_the_time_to_their_first_token(bundle):
     with open_bundle(bundle) as fresh:
         answer = fresh.generate("abc", max_tokens=10, budget_ms=60_000)
         answer.read()

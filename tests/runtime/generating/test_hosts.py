@@ -156,7 +156,7 @@ def test_a_stream_that_is_cut_goes_on_at_home_if_wanted(bundle):
         assert "ended before the answer did" in answer.cut
 
 
-def test_a_server_that_fails_before_its_first_piece_makes_way(bundle, real):
+def test_a_server_that_fails_before_its_first_token_makes_way(bundle, real):
     with server(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n") as host, opened(bundle, host.url, real) as model:
         for _ in range(4):
             answer = model.generate("abc", max_tokens=3, budget_ms=BUDGET_MS)
@@ -172,7 +172,7 @@ def test_without_a_server_in_time_the_request_is_refused(bundle):
 
 def test_a_server_that_is_away_leaves_the_device(bundle):
     with closed_port() as port, opened(bundle, f"http://127.0.0.1:{port}") as model:
-        with pytest.raises(BudgetExceeded, match="first piece"):
+        with pytest.raises(BudgetExceeded, match="first token"):
             model.generate("abc", budget_ms=BUDGET_MS)
         model.throttle(0)
         assert model.generate("abc", max_tokens=3).read() == "def"
