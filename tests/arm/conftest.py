@@ -141,7 +141,7 @@ TARGET = Target("raspberry-pi-4", "aarch64", threads=1)
 
 @pytest.fixture(scope="session")
 def digits_ncnn(digits_model, tmp_path_factory) -> Path:
-    """A bundle of the digits network for ncnn, in 32 and in 16 bits."""
+    """A bundle of the digits network for ncnn, in 32, 16 and 8 bits."""
     from edgekit_converters.recipe.artifact import recipe as find_recipe
     from edgekit_converters.sources.load import load as load_source
     from edgekit_converters.targets.ncnn_float import find_pnnx
@@ -149,14 +149,18 @@ def digits_ncnn(digits_model, tmp_path_factory) -> Path:
 
     if find_pnnx() is None:
         missing("pnnx", "pip install --no-deps pnnx")
-    workspace = Workspace(load_source(digits_model.model))
-    whole, half = (workspace.make(find_recipe(name)) for name in ("ncnn-f32", "ncnn-f16"))
+    workspace = Workspace(load_source(digits_model.model), _samples(digits_model))
+    whole, *others = (workspace.make(find_recipe(name)) for name in ("ncnn-f32", "ncnn-f16", "ncnn-int8"))
     golden = [{"image": item} for item in np.load(digits_model.evaluation)["x"][:4]]
-    beside = [BundleArtifact(half)]
+    beside = [BundleArtifact(one) for one in others]
     content = BundleContent("digits", "1", "0" * 64, CONTRACT, TARGET, whole, golden, alternates=beside)
     path = tmp_path_factory.mktemp("digits-ncnn") / "ncnn.ekb"
     write_bundle(path, *assemble(content), [])
     return path
+
+
+def _samples(digits_model) -> list[list[np.ndarray]]:
+    return [[item[None]] for item in np.load(digits_model.calibration)["x"]]
 
 
 @pytest.fixture(scope="session")
@@ -166,7 +170,7 @@ def digits(digits_model, tmp_path_factory) -> Digits:
     from edgekit_converters.targets.workspace import Workspace
 
     source = load_source(digits_model.model)
-    samples = [[item[None]] for item in np.load(digits_model.calibration)["x"]]
+    samples = _samples(digits_model)
     names = ("tflite-int8", "tflite-f32", "onnx-int8-qdq", "onnx-f32")
     made = {name: Workspace(source, samples).make(find_recipe(name)) for name in names}
     golden = [{"image": item} for item in np.load(digits_model.evaluation)["x"][:4]]

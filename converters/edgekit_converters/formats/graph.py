@@ -80,7 +80,7 @@ class Graph(Protocol):
     tensors: float activations in that order, inputs first; in a quantized file those that once were float."""
 
     @property
-    def format(self) -> Literal["tflite", "onnx"]: ...
+    def format(self) -> Literal["tflite", "onnx", "ncnn"]: ...
     @property
     def data(self) -> bytes: ...
     @property
@@ -204,6 +204,7 @@ def joins(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> tuple[Join
 GRAPHS: dict[str, str] = {
     "tflite": "edgekit_converters.formats.tflite_graph:TfliteGraph",
     "onnx": "edgekit_converters.formats.onnx_graph:OnnxGraph",
+    "ncnn": "edgekit_converters.formats.ncnn_graph:NcnnGraph",
 }
 """Format -> `module:class`, called with the file's bytes."""
 

@@ -33,7 +33,7 @@ _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 class OnnxGraph:
     """The Graph of an ONNX file. Raises ConversionError for other bytes."""
 
-    format: Literal["tflite", "onnx"] = "onnx"
+    format: Literal["tflite", "onnx", "ncnn"] = "onnx"
 
     def __init__(self, data: bytes) -> None:
         self._file = onnx_file.FoldedView(onnx_file.parse(data))

@@ -43,7 +43,7 @@ WEIGHTS = {
 class TfliteGraph:
     """The Graph of a .tflite file. Raises ConversionError for other bytes."""
 
-    format: Literal["tflite", "onnx"] = "tflite"
+    format: Literal["tflite", "onnx", "ncnn"] = "tflite"
 
     def __init__(self, data: bytes) -> None:
         self.data = data

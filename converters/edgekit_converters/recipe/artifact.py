@@ -122,6 +122,8 @@ RECIPES: dict[str, Recipe] = {
         Recipe("onnx-int8-dynamic", "onnx", "dynamic", default=False),
         Recipe("onnx-f16", "onnx", "float16", default=False),
         Recipe("onnx-f32", "onnx", "float32"),
+        Recipe("ncnn-int8", "ncnn", "int8", default=False),
+        Recipe("ncnn-int8-mixed", "ncnn", "int8", mixed=True, default=False),
         Recipe("ncnn-f16", "ncnn", "float16", default=False),
         Recipe("ncnn-f32", "ncnn", "float32", default=False),
     )

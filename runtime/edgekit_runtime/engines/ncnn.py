@@ -61,6 +61,8 @@ class NcnnEngine(Engine):
         vulkan, net = self.info.kernels == "vulkan", self._module.Net()
         with quiet_stderr():  # it lists the devices
             devices = self._module.get_gpu_count() if vulkan else 0
+        if vulkan and any(layer.eight_bit for layer in network.layers):
+            raise EngineError("ncnn computes 8 bits on the processor alone", where=self.info.name)
         if vulkan and not devices:
             raise EngineError("no Vulkan driver offers a GPU here", where=self.info.name, do="Install the GPU's driver")
         options = net.opt

@@ -8,7 +8,7 @@ Rules, because ncnn trusts both files (it checks no index, size or channel count
 - a layer's type is in `_RULES`, which derive the shape of what it makes; a parameter that its rule does not read is
   refused, and so is a real number where ncnn reads a whole one;
 - a blob is made once, before its one reader; what kernels divide by is at least 1, and every window fits;
-- weights have the sizes that the shapes imply, and end where the file ends; none are in 8 bits;
+- weights have the sizes that the shapes imply, and end where the file ends; in 8 bits only where parameter 8 says so;
 - a shape stays within one tensor's limit;
 - ncnn reads the text that `param` writes, so that both readers see the same network.
 """
@@ -30,8 +30,10 @@ _MAGIC, _PARAM_MAGIC = b"edgekit-ncnn-1 ", "7767517"
 _MOST_LAYERS, _MOST_HEAD, _MOST_SIDE = 20_000, 1 << 16, 1 << 24
 _NUMBER = re.compile(r"-?\d{1,10}|-?\d+\.\d*(e[-+]?\d+)?|-?\d+e[-+]?\d+")
 _NAME = re.compile(r"[!-~]{1,200}")
-HALF_TAG, _PLAIN_FLOATS = 0x01306B47, (0, 0x0002C056)
-"""Tags before a kernel: 16-bit floats, 32-bit floats. ncnn's others are 8 bits and a table of 256 values."""
+HALF_TAG, INT8_TAG, _PLAIN_FLOATS = 0x01306B47, 0x000D4B38, (0, 0x0002C056)
+"""Tags before a kernel: 16-bit floats, 8 bits, 32-bit floats. ncnn's other is a table of 256 values."""
+WIDTHS = {HALF_TAG: 2, INT8_TAG: 1}
+"""Bytes of an element, where it is not 4."""
 _ORDERS = (
     *((), ("w",), ("wh", "hw"), ("whc", "hwc", "wch", "cwh", "hcw", "chw")),
     (
@@ -73,6 +75,11 @@ class NcnnLayer:
     outputs: tuple[Shape, ...]
     kernel: int
     constants: int
+
+    @property
+    def eight_bit(self) -> bool:
+        """Whether kernel and input are in 8 bits."""
+        return bool(self.kernel) and self.params.get(8) == "1"
 
 
 @record(frozen=True)
@@ -259,27 +266,32 @@ class _LayerReading:
         value = self.whole(key, 0, -rank, rank - 1)
         return value + rank if value < 0 else value
 
-    def load(self, count: int, tagged: bool = False) -> None:
-        """So many floats of the weights; tagged: they may be of 16 bits."""
+    def load(self, count: int, tagged: bool = False, eight: bool = False) -> None:
+        """So many floats of the weights; tagged: they may be of 16 bits; eight: they are of 8."""
         walk, width = self._walk, 4
         if tagged:
             tag = int.from_bytes(walk.weights[walk.at : walk.at + 4], "little")
-            if tag != HALF_TAG and tag not in _PLAIN_FLOATS:
-                raise self.refuse("its weights are neither 32-bit nor 16-bit floats")
-            walk.at, width, walk.half = walk.at + 4, 2 if tag == HALF_TAG else 4, walk.half or tag == HALF_TAG
+            if tag not in ((INT8_TAG,) if eight else (HALF_TAG, *_PLAIN_FLOATS)):
+                raise self.refuse(f"its weights are not {'in 8 bits' if eight else '32-bit or 16-bit floats'}")
+            walk.at, width, walk.half = walk.at + 4, WIDTHS.get(tag, 4), walk.half or tag == HALF_TAG
         walk.at += -(-count * width // 4) * 4
         self.constants += count
         if count < 1 or walk.at > len(walk.weights):
             raise self.refuse(f"{count:,} weights end beyond the file")
 
-    def product(self, outputs: int, size_key: int, bias_key: int, count: int) -> None:
-        """The kernel, its bias and what follows: ncnn gets as many weights as the shapes imply."""
+    def product(self, outputs: int, size_key: int, bias_key: int, count: int, scales: int = 0) -> None:
+        """The kernel, its bias and what follows: ncnn gets as many weights as the shapes imply.
+
+        scales: of a kernel in 8 bits, which parameter 8 announces; 0 where it must be in floats."""
+        eight = self.whole(8, most=min(scales, 1)) == 1
         if self.whole(size_key, most=1 << 30) != count:
             raise self.refuse(f"it has {self.params.get(size_key, 0)} weights, and its shapes imply {count}")
         self.kernel = count
-        self.load(count, tagged=True)
+        self.load(count, tagged=True, eight=eight)
         if self.whole(bias_key, most=1):
             self.load(outputs)
+        if eight:
+            self.load(scales + 1)  # the last is the input's
         if self.params.get(9, "0") not in _ACTIVATIONS:
             raise self.refuse(f"activation {self.params[9]:.9} is unknown")
         wanted = _ACTIVATIONS[self.params.get(9, "0")]
@@ -339,7 +351,8 @@ def _convolution(step: _LayerReading, grouped: bool = False, back: bool = False)
     right, bottom = step.whole(15, left, -234, 4096), step.whole(16, top, -234, 4096)
     if channels % group or outputs % group:
         raise step.refuse(f"{group} groups do not divide {channels} channels and {outputs}")
-    step.product(outputs, 6, 5, channels // group * outputs * kh * kw)
+    scales = 0 if back or not plane else group if grouped else outputs
+    step.product(outputs, 6, 5, channels // group * outputs * kh * kw, scales)
     same, negative = {left, top, right, bottom} in ({-233}, {-234}), min(left, top, right, bottom) < 0
     if back:
         more = step.whole(18, 0, 0, sw - 1)
@@ -359,7 +372,7 @@ def _convolution(step: _LayerReading, grouped: bool = False, back: bool = False)
 def _inner(step: _LayerReading) -> list[Shape]:
     shape, outputs, size = step.input(), step.whole(0, least=1), step.whole(2, 0, 1, 1 << 30)
     rows = len(shape) == 2 and size == shape[1] * outputs
-    step.product(outputs, 2, 1, outputs * (shape[1] if rows else prod(shape)))
+    step.product(outputs, 2, 1, outputs * (shape[1] if rows else prod(shape)), 0 if rows else outputs)
     return [(shape[0], outputs) if rows else (outputs,)]
 
 

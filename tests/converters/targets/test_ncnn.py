@@ -14,14 +14,16 @@ import tiny
 from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters.fidelity.compare import size_breakdown
+from edgekit_converters.formats.ncnn_graph import NcnnGraph
 from edgekit_converters.formats.needs import read_needs
-from edgekit_converters.formats.workload import memory_bytes, read_workload
-from edgekit_converters.recipe.artifact import recipe
+from edgekit_converters.formats.workload import memory_bytes, precision_of, read_workload
+from edgekit_converters.recipe.artifact import QuantizationPlan, recipe
 from edgekit_converters.recipe.conversion_errors import ConversionError, MissingToolsError
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.load_options import LoadOptions
 from edgekit_converters.sources.sandbox import missing_parts
 from edgekit_converters.targets import ncnn_float
+from edgekit_converters.targets.equalise import as_matrix
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.modelfile.ncnn_structure import read_network
@@ -86,6 +88,72 @@ def test_a_weight_that_16_bits_cannot_hold_is_refused(tmp_path):
     assert made.make(recipe("ncnn-f32")).data
     with pytest.raises(ConversionError, match=r"16-bit floats cannot hold a weight of .*: 1e\+06"):
         made.make(recipe("ncnn-f16"))
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory):
+    """A network with every kind of product that ncnn computes in 8 bits, and calibration samples."""
+    shapes = {"a": (8, 3, 3, 3), "b": (8, 1, 3, 3), "c": (12, 4, 1, 1), "d": (12, 5)}
+    constants = [(name, WORDS.normal(0, 0.3, shape).astype(np.float32)) for name, shape in shapes.items()]
+    constants += [("e", WORDS.normal(0, 0.3, 8).astype(np.float32)), ("f", np.zeros(5, np.float32))]
+    nodes = [
+        helper.make_node("Conv", ["x", "a", "e"], ["1"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["1"], ["2"]),
+        helper.make_node("Conv", ["2", "b"], ["3"], group=8, strides=[2, 2], pads=[0, 0, 1, 1]),
+        helper.make_node("Conv", ["3", "c"], ["4"], group=2), helper.make_node("GlobalAveragePool", ["4"], ["5"]),
+        helper.make_node("Flatten", ["5"], ["6"]), helper.make_node("Gemm", ["6", "d", "f"], ["y"]),
+    ]  # fmt: skip
+    path = saved(tmp_path_factory.mktemp("products"), nodes, [3, 10, 10], [5], constants)
+    samples = [[array] for array in WORDS.random((24, 1, 3, 10, 10), np.float32)]
+    return Workspace(load(path, LoadOptions()), samples)
+
+
+def test_8_bits_answer_nearly_as_floats(products):
+    made = products.make(recipe("ncnn-int8"))
+    assert (made.quantized_macs, made.quantized_weights, made.samples) == (1.0, 1.0, 24)
+    assert precision_of("ncnn", made.data) == "int8"
+    whole = products.make(recipe("ncnn-f32")).data
+    assert len(made.data) < len(whole)
+    items = [[array] for array in WORDS.random((16, 1, 3, 10, 10), np.float32)]
+    with load_engine("ncnn", made.data) as eight, load_engine("ncnn", whole) as floats:
+        got, want = (np.concatenate([engine.run(item)[0] for item in items]) for engine in (eight, floats))
+    assert 0 < np.abs(got - want).max() < 0.05 * np.ptp(want)
+
+
+def test_layers_that_stay_in_float_keep_their_weights(products):
+    graph = products.graph("ncnn")
+    kept, *others = [layer for layer in graph.layers if layer.weight is not None]
+    plan = QuantizationPlan(float_layers=frozenset({kept.name}))
+    made = NcnnGraph(products.make(recipe("ncnn-int8-mixed"), plan).data)
+    assert np.array_equal(made.constant(kept.weight), graph.constant(kept.weight))
+    assert kept.inputs[0] not in made.grids
+    for layer in others:
+        values, steps = graph.constant(layer.weight), made.constant(layer.weight)
+        assert 0 < np.abs(values - steps).max() <= np.abs(values).max() / 254 * 1.001
+        assert layer.inputs[0] in made.grids
+
+
+def test_its_graph_computes_what_its_layers_say(products):
+    """Kernel, window and bias of each layer, on the watched input, give the watched output."""
+    graph = products.graph("ncnn")
+    named = {layer.bias: np.full(graph.constant(layer.bias).shape, 0.1) for layer in graph.layers if layer.bias}
+    graph = graph.with_constants(named)
+    with graph.watch() as watched:
+        seen = watched.run([WORDS.random((1, 3, 10, 10), np.float32)])
+    assert set(seen) == set(graph.tensors)
+    matrices = [matrix for layer in graph.layers if (matrix := as_matrix(graph, layer)) is not None]
+    assert [matrix.groups for matrix in matrices] == [1, 8, 2, 1]
+    for matrix in matrices:
+        layer = matrix.layer
+        patches = matrix.patches(seen[layer.inputs[0]], 10_000, WORDS)
+        made = matrix.weights(graph.constant(layer.weight)) @ patches.transpose(0, 2, 1)
+        made = made.reshape(seen[layer.outputs[0]].shape[1:]) + (0.1 if layer.bias else 0.0)
+        made = np.maximum(made, 0) if layer.fused == "relu" else made
+        np.testing.assert_allclose(seen[layer.outputs[0]][0], made, atol=1e-5)
+
+
+def test_a_network_without_products_has_no_8_bits(relu):
+    with pytest.raises(ConversionError, match="none of the model's layers has an 8-bit kernel: Input, ReLU"):
+        relu.make(recipe("ncnn-int8"))
 
 
 def test_dense_layers_without_a_bias_are_taken(tmp_path):

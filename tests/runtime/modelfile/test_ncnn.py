@@ -13,7 +13,7 @@ from edgekit_runtime.modelfile.ncnn_structure import NcnnSide, pack_network, rea
 from edgekit_runtime.system.errors import ModelFileError
 
 TINY = tiny.model_bytes("ncnn-f32")
-HALF = (0x01306B47).to_bytes(4, "little")
+HALF, INT8 = (0x01306B47).to_bytes(4, "little"), (0x000D4B38).to_bytes(4, "little")
 
 
 def network(*layers: str, shape=(1, 4, 6, 6), output=(1, 4, 6, 6), weights: bytes = b"", counts="") -> bytes:
@@ -27,6 +27,10 @@ def network(*layers: str, shape=(1, 4, 6, 6), output=(1, 4, 6, 6), weights: byte
 
 def floats(count: int, tag: bytes | None = bytes(4)) -> bytes:
     return (tag or b"") + np.ones(count, "<f2" if tag == HALF else "<f4").tobytes()
+
+
+def eight(count: int, scales: int = 0) -> bytes:
+    return INT8 + np.ones(count, np.int8).tobytes() + floats(scales, None)
 
 
 def test_the_facts_of_a_sound_one():
@@ -51,6 +55,10 @@ SOUND = {
         floats(36),
     ),
     "depthwise": (["ConvolutionDepthWise c 1 1 x y 0=4 1=3 6=36 7=4"], (1, 4, 4, 4), floats(36)),
+    "in 8 bits": (["Convolution c 1 1 x y 0=2 1=3 4=1 5=1 6=72 8=1"], (1, 2, 6, 6), eight(72) + floats(5, None)),
+    "depthwise in 8 bits": (["ConvolutionDepthWise c 1 1 x y 0=4 1=3 6=36 7=4 8=1"], (1, 4, 4, 4), eight(36, 5)),
+    "grouped in 8 bits": (["ConvolutionDepthWise c 1 1 x y 0=6 1=1 6=12 7=2 8=1"], (1, 6, 6, 6), eight(12, 3)),
+    "dense in 8 bits": (["InnerProduct d 1 1 x y 0=3 2=432 8=1"], (1, 3), eight(432, 4)),
     "transposed": (["Deconvolution c 1 1 x y 0=3 1=2 3=2 6=48"], (1, 3, 12, 12), floats(48)),
     "pooled, rounded up": (["Pooling p 1 1 x y 1=3 2=2"], (1, 4, 3, 3), b""),
     "pooled, rounded down": (["Pooling p 1 1 x y 1=3 2=2 5=1"], (1, 4, 2, 2), b""),
@@ -89,7 +97,11 @@ DAMAGED = {
         floats(145),
         "weights take 580 bytes, and 584 follow",
     ),
-    "8 bits": ([CONVOLUTION], b"\x38\x4b\x0d\x00" + bytes(72), "neither 32-bit nor 16-bit floats"),
+    "8 bits that no parameter announces": ([CONVOLUTION], INT8 + bytes(72), "not 32-bit or 16-bit floats"),
+    "floats that should be 8 bits": ([f"{CONVOLUTION} 8=1"], floats(72) + floats(3, None), "not in 8 bits"),
+    "8 bits without scales": ([f"{CONVOLUTION} 8=1"], INT8 + bytes(72), "end beyond the file"),
+    "8 bits with a result of 8 bits": ([f"{CONVOLUTION} 8=101"], INT8 + bytes(84), "parameter 8 is 101"),
+    "8 bits of a transposed one": (["Deconvolution d 1 1 x y 0=2 1=2 6=32 8=1"], INT8 + bytes(44), "parameter 8 is 1"),
     "other channels than come": (["Convolution c 1 1 x y 0=2 1=3 4=1 6=54"], floats(54), "its shapes imply 72"),
     "groups that only another layer reads": ([f"{CONVOLUTION} 7=2"], floats(72), r"parameters \[7\]"),
     "weights that come as an input": ([f"{CONVOLUTION} 19=1"], floats(72), r"parameters \[19\]"),
