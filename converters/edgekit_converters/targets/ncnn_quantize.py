@@ -1,4 +1,4 @@
-"""ncnn recipes: the float network as it is, its kernels in 16-bit floats, or products in 8 bits.
+"""ncnn recipes: the float network, its kernels in 16-bit floats, or products in 8 bits.
 
 ncnn multiplies integers where a layer's parameter 8 is 1. Scales follow the bias: 127 by the largest weight of each
 output channel, and 127 by the largest value of the input. All grids are symmetric, and what lies between products is
