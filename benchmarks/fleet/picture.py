@@ -21,6 +21,7 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from edgekit.cli.demo import run_step
 from edgekit.demo.fallback import fallback_demo, fleet_demo
 
 FLAGS = (
@@ -53,7 +54,7 @@ def main() -> None:
             photos = [options.folder / "chelsea.png", options.folder / "coffee.png"]
             fleet = running.enter_context(fleet_demo(bundle, photos, options.folder))
             url = fleet.server.url
-            for check in fleet.story(print):
+            for check in fleet.story(run_step, print):
                 print(check)
             time.sleep(options.seconds)
         picture = photograph(url + options.page, options.size)

@@ -55,7 +55,7 @@ def acknowledge(number: int, by: str | None, store: str, as_json: bool) -> None:
     from edgekit.fleet.alerts.alert_tables import AlertTables
 
     with opt.opened_store(store) as opened:
-        taken = AlertTables(opened).acknowledge(number, by or getpass.getuser(), _now_ms())
+        taken = AlertTables(opened).acknowledge(number, by or getpass.getuser(), now_ms())
     line = f"{taken.taken_by} is handling alert {taken.id}: {taken.text}"
     print_result({"alert": taken.id, "by": taken.taken_by}, [line], as_json)
 
@@ -76,7 +76,7 @@ def silence(what: str, hours: float, store: str, as_json: bool) -> None:
     """
     from edgekit.fleet.alerts.alert_tables import AlertTables
 
-    until_ms = _now_ms() + int(hours * 3_600_000)
+    until_ms = now_ms() + int(hours * 3_600_000)
     with opt.opened_store(store) as opened:
         AlertTables(opened).silence(what, until_ms)
     line = f"no messages about {what} until {_at(until_ms)}"
@@ -102,7 +102,7 @@ def check(rules: Path | None, hours: float, store: str, as_json: bool) -> None:
     from edgekit.fleet.open_files import bearing
 
     read = read_rules(rules) if rules is not None else Rules()
-    now = _now_ms()
+    now = now_ms()
     with opt.opened_store(store) as opened:
         found, boards = list(replay(opened, read, now - int(hours * 3_600_000), now)), opened.totals().devices
     limits = bearing()
@@ -126,5 +126,5 @@ def _at(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return int(time.time() * 1000)

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import click
 from edgekit.cli import options as opt
 from edgekit.cli.printing import print_json, say
 from edgekit.cli.progress import console_progress, until_signalled
+from edgekit.packaging.output_errors import DemoError
 from edgekit_runtime.system.errors import sentences
 from edgekit_runtime.system.strict_json import load_json
 
@@ -49,7 +51,7 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     edgekit demo
     edgekit demo --fleet
     """
-    from edgekit.demo.assets import digest, make_assets, steps
+    from edgekit.demo.assets import make_assets, steps
 
     if fleet or fallback:
         from edgekit.fleet.serve import check_broker
@@ -60,17 +62,12 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     ran = []
     if fallback:
         return _fallback(folder, as_json)
-    if fleet and (folder / _BUNDLE).exists():
-        return _fleet(folder, as_json)
-    for step in steps(folder):
-        click.echo(f"\n{_command_line(step)}", err=as_json)
-        code, found = _figures(step)
+    for step in () if fleet and (folder / _BUNDLE).exists() else steps(folder):
+        code, _ = _show(step, as_json)
         ran.append({"command": ["edgekit", *step], "exit_code": code})
         if code:
             break
-        for line in digest(step[0], found):
-            say(f"    {line}", err=as_json)
-    failed = ran[-1]["exit_code"] != 0
+    failed = bool(ran and ran[-1]["exit_code"])
     if fleet and not failed:
         return _fleet(folder, as_json)
     if as_json:
@@ -83,18 +80,34 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     return 1 if failed else 0
 
 
-def _tell_checks(checks: Iterable[Check], as_json: bool) -> list[Check]:
+def _show(step: Sequence[str], as_json: bool) -> tuple[int, dict[str, Any]]:
+    """Print a command, run it, and print its main figures."""
+    from edgekit.demo.assets import digest
+
+    click.echo(f"\n{_command_line(step)}", err=as_json)
+    code, found = _figures(step)
+    for line in () if code else digest(step, found):
+        say(f"    {line}", err=as_json)
+    return code, found
+
+
+def run_step(step: Sequence[str], as_json: bool = False) -> dict[str, Any]:
+    """As `_show`. Raises DemoError if it fails."""
+    code, found = _show(step, as_json)
+    if code:
+        raise DemoError(f"edgekit {' '.join(step[:2])} failed", do="Its own error is above")
+    return found
+
+
+def _tell(checks: Iterable[Check], url: str, as_json: bool) -> int:
+    """Print each, and with --json all of them. The exit code."""
     shown = []
     for check in checks:
         shown.append(check)
         click.echo(f"no      {check.what}: {check.problem}" if check.problem else f"yes     {check.what}", err=as_json)
-    return shown
-
-
-def _ended(url: str, checks: Sequence[Check], as_json: bool) -> int:
     if as_json:
-        print_json({"url": url, "checks": [asdict(check) for check in checks]})
-    return int(any(check.problem for check in checks))
+        print_json({"url": url, "checks": [asdict(check) for check in shown]})
+    return int(any(check.problem for check in shown))
 
 
 def _fleet(folder: Path, as_json: bool) -> int:
@@ -108,26 +121,23 @@ def _fleet(folder: Path, as_json: bool) -> int:
             f"A broker, a fleet page and eight devices run here; one of them is this machine.\n\n    {url}\n",
             err=as_json,
         )
-        story = running.story(lambda line: click.echo(line, err=as_json))
-        shown = _tell_checks(itertools.chain(running.checks(), story), as_json)
+        story = running.story(partial(run_step, as_json=as_json), lambda line: click.echo(line, err=as_json))
+        code = _tell(itertools.chain(running.checks(), story), url, as_json)
         click.echo("\nThe checks are done: --json ends here." if as_json else "\nCtrl-C stops it.", err=as_json)
         if not as_json:
             with until_signalled() as ended:
                 ended.wait()
             click.echo("The fleet ends: its page, its broker and its boards.")
-    return _ended(url, shown, as_json)
+    return code
 
 
 def _fallback(folder: Path, as_json: bool) -> int:
     """On a terminal: round and round until Ctrl-C. Elsewhere: once, and its own checks."""
     from edgekit.demo.fallback import build_step, fallback_demo
 
-    step = build_step(folder)
-    bundle = folder / "fallback" / "efficientnet_lite0-host-cpu.ekb"
-    if not bundle.exists():
-        click.echo(f"\nTwo bundles of one build:\n\n{_command_line(step)}", err=as_json)
-        if _figures(step)[0]:
-            return 1
+    if not (folder / "fallback" / "efficientnet_lite0-host-cpu.ekb").exists():
+        click.echo("\nTwo bundles of one build:", err=as_json)
+        run_step(build_step(folder), as_json)
     with fallback_demo(folder) as running:
         click.echo(
             "\nA device, a host that answers when the device would need more than "
@@ -140,8 +150,7 @@ def _fallback(folder: Path, as_json: bool) -> int:
                 while True:
                     running.walk(click.echo)
             return 0
-        shown = _tell_checks(running.checks(lambda line: click.echo(line, err=as_json)), as_json)
-    return _ended(running.url, shown, as_json)
+        return _tell(running.checks(lambda line: click.echo(line, err=as_json)), running.url, as_json)
 
 
 def _figures(arguments: Sequence[str], every_s: float = 10.0) -> tuple[int, dict[str, Any]]:
@@ -161,7 +170,7 @@ def _figures(arguments: Sequence[str], every_s: float = 10.0) -> tuple[int, dict
         reading.start()
         ended = threading.Event()
         if not sys.stderr.isatty():
-            threading.Thread(target=_tell, args=(said, ended, every_s), daemon=True).start()
+            threading.Thread(target=_tell_latest, args=(said, ended, every_s), daemon=True).start()
         for line in child.stderr:
             said.append(line.rstrip("\n"))
             if sys.stderr.isatty():
@@ -177,7 +186,7 @@ def _figures(arguments: Sequence[str], every_s: float = 10.0) -> tuple[int, dict
     return child.returncode, found
 
 
-def _tell(said: Sequence[str], ended: threading.Event, every_s: float) -> None:
+def _tell_latest(said: Sequence[str], ended: threading.Event, every_s: float) -> None:
     """The latest line, again and again until the end."""
     for waited in itertools.count(1):
         if ended.wait(every_s):

@@ -173,13 +173,8 @@ def ingest(broker: str, store: str, share: str) -> None:
 @fleet.command()
 @opt.broker(required=True)
 @click.option("--devices", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Number of boards.")
-@click.option(
-    "--minutes",
-    type=click.FloatRange(0, 100_000, min_open=True),
-    default=5.0,
-    show_default=True,
-    help="Minutes to run.",
-)
+@click.option("--minutes", type=click.FloatRange(0, 100_000, min_open=True), default=5.0, show_default=True,
+              help="Minutes to run.")  # fmt: skip
 @opt.window_s(default=60.0)
 @click.option(
     "--backlog", type=click.IntRange(0, 100_000), default=0, help="Windows waiting on each board, as after an outage."

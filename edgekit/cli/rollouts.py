@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli import options as opt
+from edgekit.cli.alerts import now_ms
 from edgekit.cli.printing import print_result
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, st
         if server is not None:
             BundleFiles(given["bundles"] or bundles_beside(store)).add(facts.sha256, data)
             url = f"{server.rstrip('/')}/bundles/{facts.sha256}.ekb"
-        made = tables.make(facts, url or "", plan, devices, _now_ms())
+        made = tables.make(facts, url or "", plan, devices, now_ms())
         _show(made, tables, as_json)
 
 
@@ -111,7 +111,7 @@ def _speaking(word: Word, what: str) -> click.Command:
     @opt.as_json
     def command(number: int, store: str, as_json: bool) -> None:
         with _opened(store) as (_, tables):
-            _show(tables.speak(number, word, _now_ms()), tables, as_json)
+            _show(tables.speak(number, word, now_ms()), tables, as_json)
 
     return command
 
@@ -151,7 +151,7 @@ def _phases(counted: dict[tuple[int, str, str], int]) -> dict[str, int]:
         word = f"shadow: {phase or 'ordered'}" if want == "shadow" else phase or "ordered"
         if want == "former":
             word = "back" if phase == "committed" else f"going back: {phase or 'ordered'}"
-        elif not want or (want == "none" and not phase):
+        elif not want or (want == "none" and phase in ("", "shadowing")):
             word = "withdrawn" if want else "waiting"
         found[word] = found.get(word, 0) + n
     return found
@@ -187,7 +187,3 @@ def _show(one: Rollout, tables: RolloutTables, as_json: bool, *, boards: bool = 
         error = f"  {row.error} [{row.code}]" if row.code else ""
         lines.append(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {row.phase or '-'}{error}")
     print_result({**_json(one, tables), **(more if boards else {})}, lines, as_json)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

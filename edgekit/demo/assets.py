@@ -224,9 +224,11 @@ def steps(folder: Path) -> tuple[tuple[str, ...], ...]:
 Json = Mapping[str, Any]
 
 
-def digest(command: str, found: Json) -> Iterator[str]:
-    """command: build, inspect, run or bench. found: its JSON."""
-    yield from {"build": _build, "inspect": _inspect, "run": _run, "bench": _bench}[command](found)
+def digest(step: Sequence[str], found: Json) -> Iterator[str]:
+    """step: a command of the demo. found: its JSON."""
+    told = {"build": _build, "inspect": _inspect, "run": _run, "bench": _bench, "keys": _key, "samples": _samples,
+            "rollout": _rollout, "rollouts": _rollout}  # fmt: skip
+    yield from told[step[step[0] == "fleet"]](found)
 
 
 _PLAIN_BY = {".tflite": "TensorFlow", ".onnx": "ONNX Runtime"}
@@ -235,8 +237,8 @@ _PLAIN_BY = {".tflite": "TensorFlow", ".onnx": "ONNX Runtime"}
 def _build(found: Json) -> Iterator[str]:
     """How many items each file answers as the original does, the plain converter's first."""
     for one in found["data"]:
-        if one["level"] == "warning":
-            yield f"warning: {sentences(one['what'], one['do'])}"
+        if one["level"] == "warning" or one["code"] == "field":
+            yield f"{one['level']}: {sentences(one['what'], one['do'])}"
     boards = found["bundles"]
     chosen = {board["recipe"] for board in boards}
     times = {(board["profile"], c["recipe"]): span(c["estimate"]) for board in boards for c in board["candidates"]}
@@ -281,3 +283,18 @@ def _bench(found: Json) -> Iterator[str]:
         f"on this machine: p50 {number(found['p50_ms'])} ms, p99 {number(found['p99_ms'])} ms, "
         f"{found['throughput_per_s']:,.0f}/s with one caller, {found['peak_rss_mb']:.0f} MB"
     )
+
+
+def _key(found: Json) -> Iterator[str]:
+    yield f"boards trust {found['public']}"
+
+
+def _samples(found: Json) -> Iterator[str]:
+    if "public" in found:
+        yield f"boards encrypt with {found['public']}"
+    yield from (f"{n} inputs in {folder}" for folder, n in found.get("folders", {}).items())
+
+
+def _rollout(found: Json) -> Iterator[str]:
+    why = f"; {found['why']}" if found["why"] else ""
+    yield f"roll-out {found['rollout']}, version {found['version']} for {found['boards']} boards: {found['state']}{why}"

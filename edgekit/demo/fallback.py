@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgekit.demo.assets import ASKED, MODEL
+from edgekit.demo.assets import ASKED, MODEL, Json
 from edgekit.demo.story import Check, Story, eventually
 from edgekit.fleet.rollout_runner import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
@@ -55,17 +55,17 @@ def fleet_demo(
     """
     if not bundle.exists():
         raise DemoError("the demo's bundle is missing", where=str(bundle), do="Run: edgekit demo")
-    folder = folder / "fleet"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    store = f"sqlite:///{folder / 'fleet.db'}"
+    here = folder / "fleet"
+    shutil.rmtree(here, ignore_errors=True)
+    here.mkdir(parents=True)
+    store = f"sqlite:///{here / 'fleet.db'}"
     pace = RollingPace(step_s=0.5, alerts_s=2.0, again_s=10.0, most_wait_s=5.0, compare_s=2.0)
     with contextlib.ExitStack() as ends:
         try:
             server = ends.enter_context(FleetServer(Settings(None, 0, store, listen, rolling=pace)))
         except FleetError:
             server = ends.enter_context(FleetServer(Settings(None, 0, store, "127.0.0.1:0", rolling=pace)))
-        model = ends.enter_context(_reporting(bundle, server, REAL, folder))
+        model = ends.enter_context(_reporting(bundle, server, REAL, here))
         named = (model.manifest.name, model.manifest.version, "0" * 12)
         plan = BoardLoadPlan(seconds=math.inf, window_s=WINDOW_S, connect_s=0.5, model=named, names=SIMULATED, seed=4)
         boards, stop = BoardLoad(Broker.parse(server.broker_url), plan), threading.Event()
@@ -74,7 +74,7 @@ def fleet_demo(
             thread.start()
             ends.callback(thread.join, 10.0)
             ends.callback(end)
-        yield FleetDemo(server, store, bundle, photos[0], folder, ends)
+        yield FleetDemo(server, store, folder, ends)
 
 
 def _reporting(bundle: Path, server: FleetServer, device: str, folder: Path, **options: Any) -> Model:
@@ -102,8 +102,6 @@ class FleetDemo:
 
     server: FleetServer
     store: str
-    bundle: Path
-    photo: Path
     folder: Path
     ends: contextlib.ExitStack
 
@@ -115,9 +113,9 @@ class FleetDemo:
         yield eventually("the fleet's curves are drawn", self._curves, _PATIENCE_S)
         yield eventually("nothing was refused or lost", self._healthy, _PATIENCE_S)
 
-    def story(self, say: Callable[[str], object]) -> Iterator[Check]:
-        """An alert with its cause and a roll-out that undoes itself: two minutes."""
-        yield from Story(self.server, self.store, self.bundle, self.photo, self.folder, self.ends, say).checks()
+    def story(self, run: Callable[[Sequence[str]], Json], say: Callable[[str], object]) -> Iterator[Check]:
+        """An alert, a version refused in silence, inputs that come home, a roll-out that undoes itself: minutes."""
+        return Story(self.server, self.store, self.folder, self.ends, run, say).checks()
 
     def _get(self, path: str) -> str:
         return page_of(self.server.url + path)

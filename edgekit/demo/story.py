@@ -1,38 +1,36 @@
-"""Second half of `edgekit demo --fleet`: an alert, a wrong version, a slow one.
+"""Second half of `edgekit demo --fleet`: an alert, a worse version, what boards doubted, a slow version.
 
-    story = Story(server, store, bundle, photo, folder, ends)
+    story = Story(server, store, folder, ends, run, say)
     for check in story.checks(): print(check.what, check.problem)
 
 Rules:
 - the alert is real but for its reports: boards come back with twenty made-up minutes in their spools;
-- the roll-outs are real: three install roots, agents and models, and signed bundles. Version 2 looks at
-  the middle of a picture alone, and version 3 is throttled;
-- its versions promise no time, and the throttle follows what version 1 took, so that a busy machine changes nothing;
+- all else is real: three install roots, agents and models, and signed bundles, made by the commands that are shown.
+  Version 2 was calibrated on made-up inputs; version 3 on what boards sent home, and it is throttled;
+- boards are asked what version 1 was not calibrated with, and no build compares on what it calibrates with;
+- its versions promise a second, and the throttle follows what version 1 took, so that a busy machine changes nothing;
 - what it starts ends with `ends` and not with the last check.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgekit.fleet.rollouts.rollout_tables import Rollout, fitting
-from edgekit.fleet.rollouts.waves import RolloutPlan
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit.demo.assets import SECOND, Json
 from edgekit.fleet.serve import FleetServer
-from edgekit.fleet.web import BundleFiles, bundles_beside, read_bundle_facts
-from edgekit.packaging.writer import BundleDraft, SigningKey, canonical_json, write_bundle
 from edgekit_runtime import EdgekitError, TelemetryOptions, open_bundle
-from edgekit_runtime.bundle.manifest import contract_digest
-from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.install import InstallOptions, TrialOptions, install, status
 from edgekit_runtime.install.agent import Agent, AgentOptions
-from edgekit_runtime.system.strict_json import to_json
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.reporter import Reporter
@@ -43,42 +41,47 @@ RETURNING = ("dock-1", "dock-2", "dock-3")
 KIOSKS = ("kiosk-1", "kiosk-2", "kiosk-3")
 BUDGET_MS = 30.0
 _MINUTES = 22
-_PLAN = RolloutPlan((0.3, 1.0), settle_s=3.0, figures_s=300.0, deadline_s=600.0)
-_MIDDLE = 0.05
-"""Part of a picture that version 2 sees."""
+_PROFILE, _NAME, _SIGNER = "raspberry-pi-4", "kiosk_files", "release"
+_IN_A_HURRY = ("--allow-random", "--repair-budget", "0")
 
 
 @dataclass
 class Story:
     """store: the server's URL of it.
+    folder: of the demo, with `fleet` in it.
     ends: closes the boards.
+    run: shows a command, and gives its JSON; raises DemoError.
     say: a line for a person who waits.
     told: set when there is nothing more to check, and the boards may rest between answers."""
 
     server: FleetServer
     store: str
-    bundle: Path
-    photo: Path
     folder: Path
     ends: contextlib.ExitStack
+    run: Callable[[Sequence[str]], Json]
     say: Callable[[str], object] = lambda line: None
     told: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.here = self.folder / "fleet"
+        self._calibration, self._others = (str(self.folder / name) for name in ("files.npz", "other_files.npz"))
 
     def checks(self) -> Iterator[Check]:
         try:
             kiosks = self._start_kiosks()
             yield from self._alert()
             yield from self._silence(kiosks)
+            yield from self._home()
             yield from self._wave(kiosks)
         except EdgekitError as error:  # such as a full disk: the page stays
-            yield Check("a roll-out undoes itself", str(error))
+            yield Check("the story goes on", str(error))
         self.told.set()
 
     def _alert(self) -> Iterator[Check]:
         """Boards report ten minutes of version 6, then a slower version 7, and an alert opens."""
         stop, meters = threading.Event(), [Meter(budget_ms=BUDGET_MS) for _ in RETURNING]
         for name, meter in zip(RETURNING, meters, strict=True):
-            reporter = _returning(name, meter, self.server.broker_url, self.folder)
+            reporter = _returning(name, meter, self.server.broker_url, self.here)
             reporter.start()
             self.ends.callback(reporter.close)
         answering = threading.Thread(target=_answer, args=(meters, stop), name="docks", daemon=True)
@@ -94,49 +97,75 @@ class Story:
         yield eventually("an alert names the stage and the version", problem, 90.0)
 
     def _start_kiosks(self) -> list[_Kiosk]:
-        self._key, public = _key(self.folder)
-        first = _version(self.bundle, self.folder, 1, self._key)
-        kiosks = [_Kiosk(name, self, first, public) for name in KIOSKS]
+        self.say("\nA key that signs versions, and one that opens what boards send home:")
+        self.run(("keys", "new", _SIGNER, "--folder", str(self.here / "keys")))
+        self.run(("fleet", "samples", "new-key", str(self.here / "builder.key")))
+        self.say(f"\n{', '.join(KIOSKS)} name the types of files. Their version 1:")
+        first = self._build(1, "--calibration", self._calibration, "--evaluation", self._others)
+        files = np.load(self._others)["bytes"]
+        kiosks = [_Kiosk(name, self, first, files[place :: len(KIOSKS)]) for place, name in enumerate(KIOSKS)]
         for kiosk in kiosks:
             self.ends.callback(kiosk.close)
         for kiosk in kiosks:
             kiosk.start()
         return kiosks
 
-    def _roll_out(self, version: int, plan: RolloutPlan) -> int:
-        bundle = _version(self.bundle, self.folder, version, self._key, crop=_MIDDLE if version == 2 else None)
-        facts, data = read_bundle_facts(bundle)
-        BundleFiles(bundles_beside(self.store)).add(facts.sha256, data)
-        url, devices = f"{self.server.url}bundles/{facts.sha256}.ekb", fitting(facts, self.server.store.fleet())
-        return self.server.rolling.tables.make(facts, url, plan, devices, int(time.time() * 1000)).id
+    def _build(self, version: int, *data: str) -> Path:
+        """Its bundle, signed."""
+        made = self.here / f"version-{version}"
+        found = self.run((
+            "build", str(self.folder / SECOND), "--profile", _PROFILE, "--recipe", "onnx-int8-qdq", *data,
+            "--name", _NAME, "--model-version", str(version), "--rollout-seq", str(version), "--budget-ms", "1000",
+            "--sign", str(self.here / "keys" / f"{_SIGNER}.pem"), "-o", str(made),
+        ))  # fmt: skip
+        self._changed = any("answered as the original" in one["what"] for one in found["data"])
+        return made / f"{_NAME}-{_PROFILE}.ekb"
+
+    def _roll_out(self, bundle: Path, *how: str) -> int:
+        plan = ("--waves", "30%,100%", "--settle", "3", "--server", self.server.url, "--store", self.store)
+        return int(self.run(("fleet", "rollout", str(bundle), *how, *plan))["rollout"])
+
+    def _stops(self, what: str, number: int, state: str, look: Callable[[], object] = lambda: None) -> Iterator[Check]:
+        """That it comes to this state by itself, and what the command line shows of it."""
+
+        def problem() -> str:
+            look()
+            standing = self.server.rolling.tables.get(number).standing
+            return "" if standing.state == state else f"{standing.state}; {standing.why or 'nothing is decided yet'}"
+
+        yield eventually(what, problem, 360.0)
+        self.run(("fleet", "rollouts", str(number), "--store", self.store))
 
     def _silence(self, kiosks: Sequence[_Kiosk]) -> Iterator[Check]:
         """Version 2 answers otherwise, which is seen before any caller gets its answer."""
         yield eventually("three boards answer with version 1, and report it", self._all_report, 120.0)
-        tables, number = self.server.rolling.tables, self._roll_out(2, replace(_PLAN, shadow=1.0))
-
-        def stopped() -> str:
-            return "" if tables.get(number).standing.state == "aborted" else _describe(tables.get(number))
-
-        yield eventually("version 2 is shadowed, and refused before its first wave", stopped, 360.0)
-        self.say(f"        {_describe(tables.get(number))}")
+        self.say("\nVersion 2 is built in a hurry, without real inputs, and rolled out. A shadow run comes first:")
+        number = self._roll_out(self._build(2, *_IN_A_HURRY), "--shadow", "100%")
+        yield from self._stops("version 2 is shadowed, and refused before its first wave", number, "aborted")
         ran = [row.id for row in self.server.store.fleet() if row.id in KIOSKS and row.version == "2"]
         there = ran + [kiosk.name for kiosk in kiosks if kiosk.version != "1"]
         yield Check("no caller got an answer of it", f"it ran on {', '.join(there)}" if there else "")
 
+    def _home(self) -> Iterator[Check]:
+        """Inputs on which answers were close, or those of both versions differed, are in the next build."""
+        self.say("\nMeanwhile the boards kept inputs that they doubted, encrypted. They come home, and into version 3:")
+        pulled = self.run(("fleet", "samples", "pull", "--key", str(self.here / "builder.key"),
+                           "-o", str(self.here / "field"), "--store", self.store))  # fmt: skip
+        yield Check("inputs that boards doubted came home", "" if pulled["new"] else "none did")
+        field = str(self.here / "field" / _NAME)
+        self._third = self._build(3, "--calibration", field, "--evaluation", self._calibration)
+        yield Check("the report of version 3 says what changed for them", "" if self._changed else "it does not")
+
     def _wave(self, kiosks: Sequence[_Kiosk]) -> Iterator[Check]:
         """Version 3 passes its trial and is slow at work: two boards say so and roll back."""
-        tables, number = self.server.rolling.tables, self._roll_out(3, _PLAN)
-        moved: list[str] = []
-
-        def stopped() -> str:
-            moved.extend(row.device for row in tables.boards(number) if row.version == "3")
-            return "" if tables.get(number).standing.state == "undone" else _describe(tables.get(number))
-
-        yield eventually("a roll-out of version 3 stops in its first wave", stopped, 360.0)
-        self.say(f"        {_describe(tables.get(number))}")
-        boards = sorted(set(moved))
-        yield Check("one board never moved", "" if len(boards) <= 2 else f"moved: {', '.join(boards)}")
+        self.say("\nVersion 3 is rolled out in waves. The demo slows it down, as a hot board would:")
+        tables, number = self.server.rolling.tables, self._roll_out(self._third)
+        moved: set[str] = set()
+        yield from self._stops(
+            "a roll-out of version 3 stops in its first wave", number, "undone",
+            lambda: moved.update(row.device for row in tables.boards(number) if row.version == "3"),
+        )  # fmt: skip
+        yield Check("one board never moved", "" if len(moved) <= 2 else f"moved: {', '.join(sorted(moved))}")
         yield eventually(
             "every board answers with version 1 again",
             lambda: "" if all(kiosk.version == "1" for kiosk in kiosks) else str([kiosk.version for kiosk in kiosks]),
@@ -146,11 +175,6 @@ class Story:
     def _all_report(self) -> str:
         rows = [row for row in self.server.store.fleet() if row.id in KIOSKS and row.n > 60]
         return "" if len(rows) == len(KIOSKS) else f"{len(rows)} of {len(KIOSKS)}"
-
-
-def _describe(rollout: Rollout) -> str:
-    standing = rollout.standing
-    return f"roll-out {rollout.id}: {standing.state}; {standing.why or 'nothing is decided yet'}"
 
 
 def _answer(meters: Sequence[Meter], stop: threading.Event) -> None:
@@ -188,60 +212,21 @@ def _returning(name: str, meter: Meter, broker: str, folder: Path) -> Reporter:
     return Reporter(meter, About(name, "dock_camera", "7", "0" * 12, "raspberry-pi-4", BUDGET_MS), options)
 
 
-def _key(folder: Path) -> tuple[SigningKey, Path]:
-    """A key of this run alone, and the file with its public half."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    private = Ed25519PrivateKey.generate()
-    public = folder / "demo.pub.pem"
-    encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    public.write_bytes(private.public_key().public_bytes(encoding, form))
-    return SigningKey(private), public
-
-
-def _version(bundle: Path, folder: Path, number: int, key: SigningKey, *, crop: float | None = None) -> Path:
-    """The demo's bundle with another name and number, signed.
-
-    crop: part of a picture that it sees.
-    """
-    read = read_bundle(bundle)
-    draft = BundleDraft()
-    for blob in read.manifest.blobs:
-        draft.add(read.blob(blob.sha256))
-    promise = read.manifest.promise and replace(read.manifest.promise, p50_ms=None, p99_ms=None)
-    contract = read.manifest.contract
-    if crop is not None:
-        image = replace(pictures(contract.inputs)[0], resize="center-crop", crop=crop)
-        contract = replace(contract, inputs=(replace(contract.inputs[0], image=image),))
-    digest = contract_digest(canonical_json(to_json(contract)))
-    manifest = replace(
-        read.manifest, contract=contract, contract_digest=digest, name="kiosk_camera", version=str(number),
-        rollout_seq=number, promise=promise,
-    )  # fmt: skip
-    path = folder / f"kiosk_camera-{number}.ekb"
-    write_bundle(path, draft, manifest, [key])
-    return path
-
-
 class _Kiosk:
     """A board: an agent, and an application as a service that `--then` restarts."""
 
-    def __init__(self, name: str, story: Story, first: Path, public: Path) -> None:
-        self.name, self._root = name, story.folder / name
-        self._photo, self._told = story.photo, story.told
-        profile = read_bundle(first).manifest.target.profile
-        asked = InstallOptions(
-            trust=(public,), profile=profile, proving=TrialOptions(answers=30, most_s=20.0, least=20)
-        )
+    def __init__(self, name: str, story: Story, first: Path, files: NDArray[np.int32]) -> None:
+        self.name, self._root, self._files, self._told = name, story.here / name, files, story.told
+        trust = (story.here / "keys" / f"{_SIGNER}.pub.pem",)
+        trial = TrialOptions(answers=30, most_s=20.0, least=20)
+        asked = InstallOptions(trust=trust, profile=_PROFILE, proving=trial)
         install(first, self._root, asked)
-        options = AgentOptions(
-            story.server.broker_url, name, self._root, asked, spread_s=0.0, look_s=0.2, most_wait_s=5.0
-        )
-        self._agent, self._stop = Agent(options), threading.Event()
+        broker, kept = story.server.broker_url, story.here / "builder.pub.pem"
+        self._agent = Agent(AgentOptions(broker, name, self._root, asked, spread_s=0.0, look_s=0.2, most_wait_s=5.0))
         self._telemetry = TelemetryOptions(
-            story.server.broker_url, name, 2.0, story.folder / f"{name}.db", most_wait_s=5.0
+            broker, name, 2.0, story.here / f"{name}.db", most_wait_s=5.0, samples=kept, samples_a_day=20
         )
+        self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._agent.run, args=(self._stop,), name=f"{name}-agent", daemon=True),
             threading.Thread(target=self._application, name=name, daemon=True),
@@ -257,7 +242,7 @@ class _Kiosk:
             thread.start()
 
     def _application(self) -> None:
-        took: list[float] = []
+        took, files = list[float](), itertools.cycle(self._files)
         while not self._stop.is_set():
             link = (self._root / "current").readlink()
             with (
@@ -270,7 +255,7 @@ class _Kiosk:
                     0.5 if self._told.is_set() else 0.05
                 ):
                     begun = time.perf_counter()
-                    model.predict(self._photo)
+                    model.predict(next(files))
                     if first:
                         took.append(1000 * (time.perf_counter() - begun))
             self._stop.wait(0.1)

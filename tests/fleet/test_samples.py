@@ -135,8 +135,8 @@ def test_only_the_builders_key_opens_it_and_no_byte_may_change(tmp_path, key):
 
 def test_a_day_and_the_bytes_that_wait_are_bounded_also_over_restarts(key):
     keeper = SampleKeeper(public(key), 4.0, 3, ABOUT)
-    for _ in range(9):
-        keeper.offer(lambda: {"image": tiny.RED}, {"probs": np.zeros(4)}, "low-margin")
+    for red in range(9):
+        keeper.offer(lambda red=red: {"image": tiny.colour(red, 0, 0)}, {"probs": np.zeros(4)}, "low-margin")
     assert len(parts_of(keeper)) == 3
     after = SampleKeeper(public(key), 4.0, 3, ABOUT)
     after.resume(keeper.note)
@@ -145,6 +145,19 @@ def test_a_day_and_the_bytes_that_wait_are_bounded_also_over_restarts(key):
     full = SampleKeeper(public(key), 0.001, 3, ABOUT)
     full.offer(lambda: {"image": tiny.RED}, {"probs": np.zeros(4)}, "low-margin")
     assert parts_of(full, waiting=900) == []
+
+
+def test_an_input_that_comes_again_is_kept_once_a_day_and_takes_no_others_place(key):
+    keeper = SampleKeeper(public(key), 4.0, 2, ABOUT)
+    for _ in range(2):
+        keeper.offer(lambda: {"image": tiny.RED}, {"probs": np.zeros(4)}, "low-margin")
+    assert len(parts_of(keeper)) == 1
+    for why in ("shadow", "low-margin"):
+        keeper.offer(lambda: {"image": tiny.RED}, {"probs": np.zeros(4)}, why)
+        assert parts_of(keeper) == []
+    keeper.offer(lambda: {"image": tiny.BLUE}, {"probs": np.zeros(4)}, "low-margin")
+    assert len(parts_of(keeper)) == 1
+    assert not keeper.open
 
 
 def test_a_large_sample_travels_in_parts_that_fit_a_message(key, tmp_path):

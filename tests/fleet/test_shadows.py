@@ -6,9 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fleet.asgi import Client
 from fleet.boards import NOW, arrival, birth
 
 from benchmarks.fleet.shadows import LAWS, shadow_rollout
+from edgekit.fleet.pages.app import Facts, make_app
+from edgekit.fleet.pages.forms import phase_words
 from edgekit.fleet.rollout_runner import Rolling
 from edgekit.fleet.rollouts.comparison import Verdict
 from edgekit.fleet.rollouts.rollout_tables import RolloutBundle
@@ -149,6 +152,15 @@ def test_a_version_that_answers_otherwise_is_withdrawn_and_no_board_moves(store)
     due = rolling.tables.due(NOW + 5_000, 60_000)
     assert [one.order for one in due] == [None] * BOARDS
     assert {row.want for row in rolling.tables.boards(made.id)} == {"none", ""}
+    shown = rolling.tables.shadows(rolling.tables.get(made.id))
+    assert [(one.n, one.same) for one in shown] == [(60, 54)] * len(NAMES), "an operator reads afterwards why"
+    page = Client(make_app(store, Facts(dict, dict, ""), rollouts=rolling.tables)).get(f"/rollouts/{made.id}").text
+    assert "Stopped: no board has the new version." in page
+    assert "Shadow answers" in page
+    assert "updated boards" not in page
+    assert (phase_words("none", "shadowing"), phase_words("shadow", "shadowing")) == (
+        ("withdrawn", "off"), ("shadow runs", "on"),
+    )  # fmt: skip
 
 
 def test_a_board_keeps_few_shadows_and_none_when_it_is_forgotten(store):

@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack
 
-import eager_shadow
-import numpy as np
 import pytest
 import tiny
 from PIL import Image
 
 from edgekit.demo.fallback import budget_for, fallback_demo, fleet_demo
-from edgekit.demo.story import KIOSKS, RETURNING, Story, throttle_ms
-from edgekit.fleet.rollout_runner import RollingPace
-from edgekit.fleet.serve import FleetServer, Settings
-from edgekit_runtime.bundle.manifest import Promise
-from edgekit_runtime.telemetry.board_state import Board
-from edgekit_runtime.telemetry.window import System
-
-
-def test_an_alert_names_its_cause_and_a_wave_undoes_itself(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
-    monkeypatch.setattr(Board, "read", lambda board: System())  # neither hot nor full
-    eager_shadow.use(monkeypatch)
-    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("EDGEKIT_TRUST", raising=False)
-    store = f"sqlite:///{tmp_path / 'fleet.db'}"
-    photo = np.tile(tiny.RED, (4, 4, 1))
-    photo[14:18, 14:18] = tiny.GREEN[0, 0]
-    pace = RollingPace(step_s=0.2, alerts_s=1.0, again_s=5.0, most_wait_s=1.0, compare_s=0.5)
-    said = []
-    with FleetServer(Settings(None, 0, store, "127.0.0.1:0", rolling=pace)) as server, ExitStack() as ends:
-        bundle = tiny.bundle(tmp_path, promise=Promise(p99_ms=1e-6))  # as every promise is to a machine that is busy
-        story = Story(server, store, bundle, photo, tmp_path, ends, said.append)
-        for check in story.checks():
-            assert not check.problem, (check.what, check.problem)
-        assert {row.id: row.online for row in server.store.fleet()} == dict.fromkeys((*RETURNING, *KIOSKS), True)
-    assert "alert 1: dock_camera 7 on raspberry-pi-4: p99" in caplog.text
-    silent, line = said
-    assert "aborted; shadow: its answers differ: 0.0% of" in silent
-    assert "slower: p99" in line
+from edgekit.demo.story import throttle_ms
 
 
 def test_a_drill_is_slower_than_what_a_busy_machine_does_by_itself() -> None:

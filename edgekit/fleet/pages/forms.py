@@ -129,7 +129,7 @@ def phase_words(want: str, phase: str) -> tuple[str, str]:
         return words, "on" if phase == "shadowing" else "bad" if phase in FINAL else "wait"
     if want == "former":
         return ("back on the former version" if phase == "committed" else f"{phase or 'ordered'}, going back"), "bad"
-    if not phase:
+    if phase in ("", "shadowing"):
         return {"new": ("ordered", "wait"), "": ("not yet", "off")}.get(want, ("withdrawn", "off"))
     return phase, "on" if phase == "committed" else "bad" if phase in FINAL else "wait"
 

@@ -394,9 +394,8 @@ class RolloutTables:
     def all(self, *, active: bool = False) -> list[Rollout]:
         """The latest first."""
         where = f"WHERE state IN ({_ACTIVE})" if active else ""
-        return [
-            _rollout(row) for row in self._store.select(f"SELECT {_COLUMNS} FROM rollout {where} ORDER BY id DESC", ())
-        ]
+        rows = self._store.select(f"SELECT {_COLUMNS} FROM rollout {where} ORDER BY id DESC", ())
+        return [_rollout(row) for row in rows]
 
     def boards(self, number: int, most: int | None = None) -> list[BoardRow]:
         """By wave; with `most`, those with an error first."""
@@ -409,8 +408,9 @@ class RolloutTables:
         return [BoardRow(*row) for row in rows]
 
     def shadows(self, rollout: Rollout) -> list[ShadowFigures]:
-        """Of the boards that run it in silence; of those that did, once the waves began."""
-        wanted = "b.want = 'shadow'" if rollout.standing.wave == SHADOW else "s.n IS NOT NULL"
+        """Of the boards that run it in silence; of those that did, once that is over."""
+        silent = rollout.standing.wave == SHADOW and rollout.standing.state in ACTIVE
+        wanted = "b.want = 'shadow'" if silent else "s.n IS NOT NULL"
         rows = self._store.select(
             "SELECT b.device, s.n, s.same, s.skipped, s.ratios, s.ms, s.mb, s.psi, s.rests, b.phase, b.code FROM "
             "rollout_board b LEFT JOIN device d ON d.id = b.device LEFT JOIN shadow s ON s.device = d.num AND "

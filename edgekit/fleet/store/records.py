@@ -23,7 +23,7 @@ from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.messages import BoardEvent
 from edgekit_runtime.telemetry.samples import SamplePart
-from edgekit_runtime.telemetry.window import MOST_SEQ, Seal, Window, read_epoch, read_integer, read_object, read_text
+from edgekit_runtime.telemetry.window import MOST_SEQ, Seal, Window, read_hex, read_integer, read_object, read_text
 
 QUARTER_MS = 15 * 60 * 1000
 Resolution = Literal["5m", "15m", "1h"]
@@ -119,7 +119,7 @@ class State:
 def parse_state(payload: bytes) -> State:
     """Raises WindowError with one word: size, json or shape."""
     value = read_object(payload, _MOST_BYTES)
-    on, epoch = read_integer(value, "on", most=1), read_epoch(value)
+    on, epoch = read_integer(value, "on", most=1), read_hex(value, "epoch")
     return State(epoch, read_integer(value, "boot", most=MOST_SEQ), _birth(value) if on else None)
 
 

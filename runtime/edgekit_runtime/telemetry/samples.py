@@ -9,6 +9,7 @@
 Rules:
 - nothing is kept without the key of a person who asked for it, and nothing is ever in clear outside this process;
 - a day's number and the bytes that wait are bounded, also over restarts; at most MOST_WAITING wait in memory;
+- an input that comes again on the same day is not kept again;
 - a sample is an .npz with the inputs, their answer, and why it was chosen; no file name, and no label of the owner;
 - sealing is X25519 with a key of its own for each sample, HKDF-SHA256, and AES-256-GCM (as RFC 9180 does it); the board
   cannot open what it sealed;
@@ -18,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -37,18 +39,16 @@ from numpy.typing import NDArray
 from edgekit_runtime.bundle.cipher import KEY_BYTES, decrypt, encrypt
 from edgekit_runtime.system.errors import TelemetryError, WindowError
 from edgekit_runtime.system.strict_json import compact_json, load_json
-from edgekit_runtime.telemetry.window import About, is_text, read_integer
+from edgekit_runtime.telemetry.window import About, is_text, read_hex, read_integer
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 SAMPLE = "sample"
 MAGIC, _BOUND = b"eks1", b"edgekit sample v1\n"
-PART_BYTES, MOST_PARTS = 6000, 1000
-MOST_WAITING = 4
+PART_BYTES, MOST_PARTS, MOST_WAITING = 6000, 1000, 4
 WHY = ("low-margin", "shadow", "host", "drift")
 _SALT_BYTES = 32
-
 
 _Arrays = Mapping[str, NDArray[Any]]
 _Offered = tuple[Callable[[], _Arrays], _Arrays, str, int]
@@ -76,7 +76,7 @@ class SampleKeeper:
         self._key, self._about = read_public(Path(key)), about
         self._most_bytes, self._most_a_day = int(most_mb * 1e6), most_a_day
         self._lock, self._waiting = threading.Lock(), deque[_Offered]()
-        self._day, self._kept, self.drifting = "", 0, False
+        self._day, self._kept, self._seen, self.drifting = "", 0, set[bytes](), False
 
     def resume(self, note: str | None) -> None:
         """note: what `note` gave before a restart."""
@@ -94,7 +94,7 @@ class SampleKeeper:
         day = time.strftime("%Y-%m-%d", time.gmtime())
         with self._lock:
             if day != self._day:
-                self._day, self._kept = day, 0
+                self._day, self._kept, self._seen = day, 0, set()
             return self._kept < self._most_a_day and len(self._waiting) < MOST_WAITING
 
     def offer(self, inputs: Callable[[], _Arrays], outputs: _Arrays, why: str) -> None:
@@ -114,8 +114,15 @@ class SampleKeeper:
             with self._lock:
                 if not self._waiting:
                     return
-                offered = self._waiting.popleft()
-            sealed = seal(self._key, self._file(*offered))
+                inputs, outputs, why, at_ms = self._waiting.popleft()
+            arrays = inputs()
+            digest = hashlib.sha256(b"".join(value.tobytes() for value in arrays.values())).digest()
+            with self._lock:
+                if digest in self._seen:
+                    self._kept -= 1
+                    continue
+                self._seen.add(digest)
+            sealed = seal(self._key, self._file(arrays, outputs, why, at_ms))
             waiting_bytes += 4 * len(sealed) // 3
             parts = math.ceil(len(sealed) / PART_BYTES)
             if waiting_bytes > self._most_bytes or parts > MOST_PARTS:
@@ -125,11 +132,10 @@ class SampleKeeper:
                 data = base64.b64encode(sealed[part * PART_BYTES : (part + 1) * PART_BYTES]).decode()
                 yield body({"id": name, "part": part, "parts": parts, "data": data})
 
-    def _file(self, inputs: Callable[[], _Arrays], outputs: _Arrays, why: str, at_ms: int) -> bytes:
-        about = self._about
-        said = {"why": why, "model": about.model, "version": about.version, "sha": about.sha[:12], "at_ms": at_ms,
-                "outputs": list(outputs)}  # fmt: skip
-        arrays = {f"in_{name}": value for name, value in inputs().items()}
+    def _file(self, inputs: _Arrays, outputs: _Arrays, why: str, at_ms: int) -> bytes:
+        said = {"why": why, "model": self._about.model, "version": self._about.version, "sha": self._about.sha[:12],
+                "at_ms": at_ms, "outputs": list(outputs)}  # fmt: skip
+        arrays = {f"in_{name}": value for name, value in inputs.items()}
         arrays |= {f"out_{place}": value for place, value in enumerate(outputs.values())}
         file = io.BytesIO()
         np.savez_compressed(file, about=np.frombuffer(compact_json(said), np.uint8), **arrays)  # type: ignore[arg-type]
@@ -139,9 +145,7 @@ class SampleKeeper:
 def read_part(value: Mapping[str, Any]) -> SamplePart:
     """Raises WindowError."""
     parts = read_integer(value, "parts", least=1, most=MOST_PARTS)
-    part, name, text = read_integer(value, "part", most=parts - 1), value.get("id"), value.get("data")
-    if not isinstance(name, str) or len(name) != 16 or not set(name) <= set("0123456789abcdef"):
-        raise WindowError("shape", "'id' is not 16 hexadecimal digits")
+    part, name, text = read_integer(value, "part", most=parts - 1), read_hex(value, "id"), value.get("data")
     if not is_text(text, 2 * PART_BYTES):
         raise WindowError("shape", "'data' is not a text of that length")
     try:
@@ -189,15 +193,10 @@ def read_public(path: Path) -> X25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    try:
+    key: object = None
+    with contextlib.suppress(OSError, ValueError):
         key = load_pem_public_key(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise _no_key(path) from error
     if not isinstance(key, X25519PublicKey):
-        raise _no_key(path)
+        do = "Make one on the workstation, and bring the .pub.pem: edgekit fleet samples new-key builder.key"
+        raise TelemetryError("not a public key for samples", where=str(path), do=do)
     return key
-
-
-def _no_key(path: Path) -> TelemetryError:
-    do = "Make one on the workstation, and bring the .pub.pem: edgekit fleet samples new-key builder.key"
-    return TelemetryError("not a public key for samples", where=str(path), do=do)

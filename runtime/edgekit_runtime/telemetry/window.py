@@ -48,7 +48,7 @@ _COARSENING = (
     ("cache", 3), ("similar", 3), ("stale", 3), ("degraded", 3), ("host", 3), ("device", 3),
     ("cache", 0), ("similar", 0), ("stale", 0), ("degraded", 0), ("host", 0), ("device", 0),
 )  # fmt: skip
-_EPOCH, _SHA = re.compile(r"[0-9a-f]{16}\Z"), re.compile(r"[0-9a-f]{12}\Z")
+_HEX, _SHA = re.compile(r"[0-9a-f]{16}\Z"), re.compile(r"[0-9a-f]{12}\Z")
 _SOURCE = re.compile(r"[a-z]{1,16}\Z")
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -412,16 +412,16 @@ def read_seal(value: Mapping[str, Any]) -> Seal:
     seq = read_integer(value, "seq", least=1, most=MOST_SEQ)
     floor = read_integer(value, "floor", least=1, most=seq)
     return Seal(
-        read_epoch(value), seq, floor, read_integer(value, "drop", most=floor - 1),
+        read_hex(value, "epoch"), seq, floor, read_integer(value, "drop", most=floor - 1),
         read_integer(spool, "n", most=MOST_SEQ), read_integer(spool, "b", most=MOST_SEQ),
     )  # fmt: skip
 
 
-def read_epoch(value: Mapping[str, Any]) -> str:
-    epoch = value.get("epoch")
-    if not isinstance(epoch, str) or not _EPOCH.match(epoch):
-        raise WindowError("shape", "'epoch' is not 16 hexadecimal digits")
-    return epoch
+def read_hex(value: Mapping[str, Any], name: str) -> str:
+    digits = value.get(name)
+    if not isinstance(digits, str) or not _HEX.match(digits):
+        raise WindowError("shape", f"'{name}' is not 16 hexadecimal digits")
+    return digits
 
 
 def read_object(payload: bytes, most: int = MOST_RECEIVED_BYTES) -> dict[str, Any]:
