@@ -45,10 +45,11 @@ COUNTED = {name: MODELS / f"{name}.tflite" for name in ("cnn_f32", "cnn_int8")}
 
 # (engine, the end of the recipe's name) -> the largest difference seen between x86-64 and emulated ARM with one engine
 # version, in steps: a 41-model sweep, a trained CNN and a MobileNetV2 with random weights. Partly quantized recipes
-# were not measured. tflite-runtime: between its reference kernels on x86-64 and the board's own.
+# were not measured. ncnn's outputs are floats in INT8, too: 21 steps are 0.2 %, of a value rounded otherwise before a
+# product. tflite-runtime: between its reference kernels on x86-64 and the board's own.
 SEEN_STEPS = {("litert", "int8"): 1.0, ("litert", "f32"): 0.1, ("litert", "f16"): 0.1,
               ("tflite-runtime", "int8"): 1.0, ("tflite-runtime", "f32"): 0.1,
-              ("onnxruntime", "f32"): 0.1, ("ncnn", "f32"): 0.1, ("ncnn", "int8"): 0.0}  # fmt: skip
+              ("onnxruntime", "f32"): 0.1, ("ncnn", "f32"): 0.1, ("ncnn", "int8"): 30.0}  # fmt: skip
 
 
 def as_on_x86(found: EmulatedReplay) -> bool | None:
@@ -139,7 +140,7 @@ def test_ncnn_answers_on_64_and_on_32_bits_as_on_x86(boards, digits_ncnn, name, 
     found = judgement(boards[name], cpu, digits_ncnn, "ncnn")
     assert found.ok, (found.failure, found.said)
     assert found.opened
-    assert as_on_x86(found) is True
+    assert as_on_x86(found) is True, [(one.recipe, one.steps) for one in found.goldens]
     assert {one.recipe for one in found.goldens if one.same_best} == {"ncnn-f32", "ncnn-f16", "ncnn-int8"}
 
 
