@@ -75,7 +75,7 @@ class NcnnGraph:
         if kind != "i1":
             return values.astype(np.float32)
         layer, _, rest = self._places[name.rpartition("/")[0]]
-        count = int(layer.params[7 if layer.kind.endswith("DepthWise") else 0])
+        count = int(layer.params[0])
         scales = np.frombuffer(self._network.weights[rest], "<f4")[-1 - count : -1]
         return np.asarray((values.reshape(count, -1) / scales[:, None]).reshape(values.shape), np.float32)
 

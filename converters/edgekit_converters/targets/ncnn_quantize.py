@@ -42,8 +42,7 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
         if recipe.precision == "float16" and layer.kernel:
             parts += _tagged(HALF_TAG, _half(values, layer.name, recipe.name))
         elif _takes_8_bits(layer) and layer.bottoms[0] in reach and layer.tops[0] not in plan.float_layers:
-            grouped = layer.kind.endswith("DepthWise")
-            integers, scales = symmetric(values.reshape(int(layer.params[7 if grouped else 0]), -1), 0)
+            integers, scales = symmetric(values.reshape(int(layer.params[0]), -1), 0)
             params = params | {8: "1"}
             parts += _tagged(INT8_TAG, integers)
         else:
@@ -57,10 +56,11 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
 
 
 def _takes_8_bits(layer: NcnnLayer) -> bool:
-    rank = {"Convolution": 3, "ConvolutionDepthWise": 3}.get(layer.kind, 0)
     if layer.kind == "InnerProduct":  # of a vector, or of what it flattens
         return len(layer.outputs[0]) == 1
-    return bool(rank) and len(layer.inputs[0]) == rank
+    if layer.kind == "ConvolutionDepthWise":  # not one of fewer groups
+        return layer.params.get(7) == layer.params[0] == str(layer.inputs[0][0])
+    return layer.kind == "Convolution" and len(layer.inputs[0]) == 3
 
 
 def _half(values: NDArray[np.float32], layer: str, recipe: str) -> NDArray[np.float16]:

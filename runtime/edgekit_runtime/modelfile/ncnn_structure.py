@@ -351,7 +351,8 @@ def _convolution(step: _LayerReading, grouped: bool = False, back: bool = False)
     right, bottom = step.whole(15, left, -234, 4096), step.whole(16, top, -234, 4096)
     if channels % group or outputs % group:
         raise step.refuse(f"{group} groups do not divide {channels} channels and {outputs}")
-    scales = 0 if back or not plane else group if grouped else outputs
+    # ncnn's other grouped convolutions in 8 bits read memory that nothing wrote
+    scales = outputs if plane and not back and group in (1, channels) and (not grouped or outputs == group) else 0
     step.product(outputs, 6, 5, channels // group * outputs * kh * kw, scales)
     same, negative = {left, top, right, bottom} in ({-233}, {-234}), min(left, top, right, bottom) < 0
     if back:

@@ -109,7 +109,11 @@ def products(tmp_path_factory):
 
 def test_8_bits_answer_nearly_as_floats(products):
     made = products.make(recipe("ncnn-int8"))
-    assert (made.quantized_macs, made.quantized_weights, made.samples) == (1.0, 1.0, 24)
+    grouped = 12 * 4 * 25  # ncnn has no sound kernel for it
+    assert (made.quantized_macs, made.samples) == (
+        pytest.approx(1 - grouped / (8 * 27 * 100 + 72 * 25 + grouped + 60)),
+        24,
+    )
     assert precision_of("ncnn", made.data) == "int8"
     whole = products.make(recipe("ncnn-f32")).data
     assert len(made.data) < len(whole)
@@ -126,7 +130,7 @@ def test_layers_that_stay_in_float_keep_their_weights(products):
     made = NcnnGraph(products.make(recipe("ncnn-int8-mixed"), plan).data)
     assert np.array_equal(made.constant(kept.weight), graph.constant(kept.weight))
     assert kept.inputs[0] not in made.grids
-    for layer in others:
+    for layer in (layer for layer in others if layer.window is None or layer.window.groups != 2):
         values, steps = graph.constant(layer.weight), made.constant(layer.weight)
         assert 0 < np.abs(values - steps).max() <= np.abs(values).max() / 254 * 1.001
         assert layer.inputs[0] in made.grids
