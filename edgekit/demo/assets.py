@@ -226,9 +226,9 @@ Json = Mapping[str, Any]
 
 def digest(step: Sequence[str], found: Json) -> Iterator[str]:
     """step: a command of the demo. found: its JSON."""
-    told = {"build": _build, "inspect": _inspect, "run": _run, "bench": _bench, "keys": _key, "samples": _samples,
+    printers = {"build": _build, "inspect": _inspect, "run": _run, "bench": _bench, "keys": _key, "samples": _samples,
             "rollout": _rollout, "rollouts": _rollout}  # fmt: skip
-    yield from told[step[step[0] == "fleet"]](found)
+    yield from printers[step[step[0] == "fleet"]](found)
 
 
 _PLAIN_BY = {".tflite": "TensorFlow", ".onnx": "ONNX Runtime"}

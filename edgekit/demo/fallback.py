@@ -114,7 +114,7 @@ class FleetDemo:
         yield eventually("nothing was refused or lost", self._healthy, _PATIENCE_S)
 
     def story(self, run: Callable[[Sequence[str]], Json], say: Callable[[str], object]) -> Iterator[Check]:
-        """An alert, a version refused in silence, inputs that come home, a roll-out that undoes itself: minutes."""
+        """Yield the checks of an alert, a refused shadow, samples, and a roll-out that is undone."""
         return Story(self.server, self.store, self.folder, self.ends, run, say).checks()
 
     def _get(self, path: str) -> str:

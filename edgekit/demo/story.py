@@ -1,4 +1,4 @@
-"""Second half of `edgekit demo --fleet`: an alert, a worse version, what boards doubted, a slow version.
+"""Second half of `edgekit demo --fleet`: an alert, a worse version, samples, a slow version.
 
     story = Story(server, store, folder, ends, run, say)
     for check in story.checks(): print(check.what, check.problem)
@@ -52,7 +52,7 @@ class Story:
     ends: closes the boards.
     run: shows a command, and gives its JSON; raises DemoError.
     say: a line for a person who waits.
-    told: set when there is nothing more to check, and the boards may rest between answers."""
+    finished: set when there is nothing more to check, and the boards may rest between answers."""
 
     server: FleetServer
     store: str
@@ -60,7 +60,7 @@ class Story:
     ends: contextlib.ExitStack
     run: Callable[[Sequence[str]], Json]
     say: Callable[[str], object] = lambda line: None
-    told: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.here = self.folder / "fleet"
@@ -74,8 +74,8 @@ class Story:
             yield from self._home()
             yield from self._wave(kiosks)
         except EdgekitError as error:  # such as a full disk: the page stays
-            yield Check("the story goes on", str(error))
-        self.told.set()
+            yield Check("the story continues", str(error))
+        self.finished.set()
 
     def _alert(self) -> Iterator[Check]:
         """Boards report ten minutes of version 6, then a slower version 7, and an alert opens."""
@@ -147,7 +147,7 @@ class Story:
         yield Check("no caller got an answer of it", f"it ran on {', '.join(there)}" if there else "")
 
     def _home(self) -> Iterator[Check]:
-        """Inputs on which answers were close, or those of both versions differed, are in the next build."""
+        """Doubtful inputs (close scores, or versions that differ) are in the next build."""
         self.say("\nMeanwhile the boards kept inputs that they doubted, encrypted. They come home, and into version 3:")
         pulled = self.run(("fleet", "samples", "pull", "--key", str(self.here / "builder.key"),
                            "-o", str(self.here / "field"), "--store", self.store))  # fmt: skip
@@ -216,7 +216,7 @@ class _Kiosk:
     """A board: an agent, and an application as a service that `--then` restarts."""
 
     def __init__(self, name: str, story: Story, first: Path, files: NDArray[np.int32]) -> None:
-        self.name, self._root, self._files, self._told = name, story.here / name, files, story.told
+        self.name, self._root, self._files, self._finished = name, story.here / name, files, story.finished
         trust = (story.here / "keys" / f"{_SIGNER}.pub.pem",)
         trial = TrialOptions(answers=30, most_s=20.0, least=20)
         asked = InstallOptions(trust=trust, profile=_PROFILE, proving=trial)
@@ -252,7 +252,7 @@ class _Kiosk:
                 first = model.describe()["version"] == "1"
                 model.throttle(0.0 if first else throttle_ms(took))
                 while (self._root / "current").readlink() == link and not self._stop.wait(
-                    0.5 if self._told.is_set() else 0.05
+                    0.5 if self._finished.is_set() else 0.05
                 ):
                     begun = time.perf_counter()
                     model.predict(next(files))
