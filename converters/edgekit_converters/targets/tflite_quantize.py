@@ -59,6 +59,7 @@ def check_possible(model: FloatModel, recipe: Recipe) -> None:
         )
 
 
+_LEAST_FACTOR = np.float32(1e-6)  # of a channel's range by the largest: a bias is divided by it
 _SMALLEST = 1024  # numbers: smaller kernels stay in float, as TensorFlow's converter does
 
 
@@ -85,15 +86,16 @@ _KERNELS = {
 def dynamic(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
     """`tflite-dynamic`: kernels in 8 bits, everything else in float.
 
-    Convolutions have a scale a channel; dense layers one: with one a channel FULLY_CONNECTED becomes version 12, which
-    no tflite-runtime loads, or which it runs wrongly under an older number. Embedding tables are dequantized after the
-    lookup. Transposed convolutions stay in float: tflite-runtime 2.14 has no such kernel.
+    Convolutions have a scale a channel. Dense layers have one, and a MUL that scales their channels: with a scale a
+    channel FULLY_CONNECTED becomes version 12, which no tflite-runtime loads, or which it runs wrongly under an older
+    number. Embedding tables are dequantized after the lookup. Transposed convolutions stay in float: tflite-runtime
+    2.14 has no such kernel.
 
     float_layers: names of layers (of their first output) whose kernels stay in float.
     """
     model = tfl.read(data)
     for graph in model.subgraphs:
-        writer = _KernelWriter(model, graph, {})
+        writer = _KernelWriter(model, graph, {}, {})
         for operator in list(graph.operators):
             if tfl.layer_of(graph, operator) not in float_layers:
                 writer.quantize(operator)
@@ -106,11 +108,13 @@ class _KernelWriter:
     """Quantizes the kernels of one subgraph; shared kernels stay shared.
 
     done: (tensor, axis) -> the tensor that holds it in 8 bits.
+    even: kernel of a dense layer -> the kernel with channels of one range, and what they were divided by.
     """
 
     model: Any
     graph: Any
     done: dict[tuple[int, int | None], int]
+    even: dict[int, tuple[int, int]]
 
     def quantize(self, operator: Any) -> None:
         op = tfl.op_of(self.model, operator)
@@ -135,11 +139,45 @@ class _KernelWriter:
             return
         if op == "CONV_2D" and int(source.shape[3]) != int(weights.shape[3]):
             return  # no engine has a kernel for grouped convolutions with 8-bit weights and float activations
+        if op == "FULLY_CONNECTED":
+            self._even_out(operator)
         index = int(operator.inputs[kernel.place])
         tfl.set_input(operator, kernel.place, self._eight_bits(index, kernel.axis))
         operator.opcodeIndex = tfl.code(self.model, op, kernel.version)
         if op == "FULLY_CONNECTED":
             operator.builtinOptions.asymmetricQuantizeInputs = True
+
+    def _even_out(self, operator: Any) -> None:
+        """Give a dense layer's channels one range, and multiply its output in return."""
+        kernel, output = int(operator.inputs[1]), int(operator.outputs[0])
+        bias = int(operator.inputs[2]) if len(operator.inputs) > 2 else -1
+        weights = tfl.constant(self.model, self.graph.tensors[kernel])
+        peaks = np.abs(weights).max(axis=1)
+        if peaks.min() == peaks.max() or (bias >= 0 and not tfl.is_constant(self.model, self.graph.tensors[bias])):
+            return
+        factors = np.maximum(peaks / peaks.max(), _LEAST_FACTOR)
+        if kernel not in self.even:
+            self.even[kernel] = (
+                self._floats(kernel, weights / factors[:, None]),
+                self._floats(output, factors, "/factors"),
+            )
+        tfl.set_input(operator, 1, self.even[kernel][0])
+        if bias >= 0:
+            values = tfl.constant(self.model, self.graph.tensors[bias])
+            tfl.set_input(operator, 2, self._floats(bias, values / factors))
+        operator.outputs = [tfl.add_tensor(self.graph, tfl.copied(self.graph.tensors[output], "/even"))]
+        after, schema = tfl.new_operator(self.model, "MUL", 1, operator.outputs[0], output), tflite_schema()
+        after.inputs = [operator.outputs[0], self.even[kernel][1]]
+        after.builtinOptionsType, after.builtinOptions = schema.BuiltinOptions.MulOptions, schema.MulOptionsT()
+        after.builtinOptions.fusedActivationFunction = operator.builtinOptions.fusedActivationFunction
+        operator.builtinOptions.fusedActivationFunction = schema.ActivationFunctionType.NONE
+        self.graph.operators.insert(self.graph.operators.index(operator) + 1, after)
+
+    def _floats(self, like: int, values: NDArray[np.float32], suffix: str = "/even") -> int:
+        """Add a constant. Its name is new, so that no one compares it with the float model's."""
+        made = tfl.copied(self.graph.tensors[like], suffix)
+        made.shape, made.shapeSignature, made.buffer = list(values.shape), None, tfl.add_constant(self.model, values)
+        return tfl.add_tensor(self.graph, made)
 
     def _heavy(self, tensor: Any) -> bool:
         return (
