@@ -134,7 +134,7 @@ def test_the_same_inputs_give_the_same_bytes(name: str, artifacts, digits_model)
     assert Workspace(again, samples).make(find_recipe(name)).data == artifacts[name].data
 
 
-REFUSED_FOR_SEVERAL = ("onnx-int8-dynamic", "ncnn-f32", "ncnn-f16")
+REFUSED_FOR_SEVERAL = ("onnx-int8-dynamic", "ncnn-f32", "ncnn-f16", "ncnn-int8", "ncnn-int8-mixed")
 """It has no product to make dynamic, and an input of integers."""
 
 
