@@ -49,7 +49,6 @@ def _read_window(data: bytes) -> None:
 def _read_state(data: bytes) -> None:
     found = parse_state(data)
     if found.birth is not None:
-        assert found.on
         assert 0 < found.birth.window_s < 1e10
         assert found.birth.software.encode() is not None
 

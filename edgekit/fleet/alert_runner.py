@@ -68,8 +68,7 @@ class Alerting:
         topics = (f"mqtt:{rules.topic}",) if rules.topic else ()
         self._sinks = tuple(dict.fromkeys((*rules.webhooks, *topics)))
         self._on_way: set[tuple[int, str, str]] = set()  # over MQTT, until what became of them is written
-        self._calling: set[str] = set()  # webhooks, until what became of their messages is written
-        self._called: list[str] = []  # of these, the ones whose thread has ended
+        self._calling: dict[str, threading.Thread] = {}  # webhooks, until what became of their messages is written
         self._results: list[tuple[Message, bool]] = []
         self._failures = 0
         self._own: Alert | None = None  # of the server itself, that the store does not have
@@ -121,14 +120,14 @@ class Alerting:
             self._call(sink, messages)
 
     def _settle(self, now_ms: int) -> None:
-        called, results = list(self._called), list(self._results)  # in this order: results come first
-        del self._called[: len(called)]
-        self._calling -= set(called)
-        own = [(message, taken) for message, taken in results if not message.alert]
-        self._on_way -= {message.key for message, _ in own}
-        for message, taken in own:
-            if taken:
-                self._urgent.pop(message.key, None)
+        # in this order: a thread that has ended has left its results
+        self._calling = {sink: thread for sink, thread in self._calling.items() if thread.is_alive()}
+        results = list(self._results)
+        for message, taken in results:
+            if not message.alert:
+                self._on_way.discard(message.key)
+                if taken:
+                    self._urgent.pop(message.key, None)
         kept = [(message, taken) for message, taken in results if message.alert]
         if kept:
             self.tables.settle(kept, now_ms)
@@ -157,18 +156,16 @@ class Alerting:
         """Post messages to their webhook in order, until one is not accepted."""
 
         def work() -> None:
-            try:
-                for message in messages:
-                    taken = _is_delivered(message)
-                    self._results.append((message, taken))
-                    if not taken:
-                        break
-            finally:
-                self._called.append(sink)
+            for message in messages:
+                taken = _is_delivered(message)
+                self._results.append((message, taken))
+                if not taken:
+                    break
 
+        thread = threading.Thread(target=work, name="edgekit-webhook", daemon=True)
         try:
-            if begin(threading.Thread(target=work, name="edgekit-webhook", daemon=True)):
-                self._calling.add(sink)
+            if begin(thread):
+                self._calling[sink] = thread
         except MemoryExceeded as error:
             _LOG.warning("no webhook is called now: %s", error)
 
@@ -257,12 +254,8 @@ def _budgets(boards: Sequence[BuildBoards], rows: Sequence[Rollup]) -> dict[Buil
     said = [one for one in boards if one.budget_ms is not None]
     others = {(one.model, one.profile): one.budget_ms for one in said}
     own = {one.build: one.budget_ms for one in said}
-    found = {}
-    for build in {row.build for row in rows}:
-        budget = own.get(build, others.get((build[0], build[2])))
-        if budget is not None:
-            found[build] = budget
-    return found
+    found = {build: own.get(build, others.get((build[0], build[2]))) for build in {row.build for row in rows}}
+    return {build: budget for build, budget in found.items() if budget is not None}
 
 
 def _is_complete(row: Rollup, now_ms: int) -> bool:
@@ -277,9 +270,7 @@ def replay(store: SqlStore, rules: Rules, since_ms: int, now_ms: int) -> Iterato
     rows = store.history(None, None, None, since_ms - MOST_GROWN_MS, "5m")
     budgets = _budgets(store.builds(), rows)
     site_of = {row.id: row.site for row in store.fleet()}
-    sites: dict[str, int] = {}
-    for site in site_of.values():
-        sites[site] = sites.get(site, 0) + 1
+    sites = Counter(site_of.values())
     events = sorted(store.events(None, 1_000_000, ("online", "offline", "lost")), key=lambda one: (one.at_ms, one.id))
     gone: dict[str, Event] = {}
     lost: dict[str, Event] = {}

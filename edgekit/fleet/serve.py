@@ -17,7 +17,6 @@ import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from edgekit.fleet.alerts.alert_tables import AlertTables
@@ -68,9 +67,7 @@ class EmbeddedBroker:
             raise FleetError(f"the embedded broker did not start ({self._failure})", where=self.url) from self._failure
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: TID253
 
+from edgekit.fleet.open_files import raise_limit
 from edgekit.fleet.rollouts.rollout_tables import RolloutBundle
 from edgekit.fleet.store.fleet_errors import FleetError
 from edgekit.peers import peer_of
@@ -42,19 +43,9 @@ def bounded(*, request_s: float, most: int, most_a_peer: int, exempt: Collection
     """A protocol class for `uvicorn.Config(http=...)`; its connections count together."""
 
     class Protocol(_BoundedProtocol):
-        _table = _Table(request_s, min(most, _affordable()), most_a_peer, frozenset(exempt))
+        _table = _Table(request_s, min(most, max(8, raise_limit() // 4)), most_a_peer, frozenset(exempt))
 
     return Protocol
-
-
-def _affordable() -> int:
-    """A quarter of this process's file descriptor limit."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 128
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 1024 if soft == resource.RLIM_INFINITY else max(8, soft // 4)
 
 
 class _Table:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from threading import Thread
 
 import pytest
-from fleet.boards import EPOCH, NOW, arrival, birth, histogram
+from fleet.boards import EPOCH, NOW, arrival, birth, histogram, windows
 
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
 from edgekit.fleet.store import migrations
@@ -41,7 +41,7 @@ def test_a_mark_moves_without_a_gap(store):
 def test_a_window_that_comes_twice_is_stored_and_counted_once(store):
     for _ in range(3):
         store.commit([arrival(1), arrival(2), arrival(1)], [])
-    assert store.windows("porch-1") == [(EPOCH, 1), (EPOCH, 2)]
+    assert windows(store, "porch-1") == [(EPOCH, 1), (EPOCH, 2)]
     assert store.device("porch-1").n == 4
     assert store.totals().windows == 2
 
@@ -189,12 +189,12 @@ def test_pruning_bounds_raw_windows_and_never_counts_one_again(open_store):
     for seq in range(1, 3001, 100):
         store.commit([arrival(n, received=NOW - 3001 + n) for n in range(seq, seq + 100)], [])
     store.prune(NOW)
-    kept = len(store.windows("porch-1"))
+    kept = len(windows(store, "porch-1"))
     assert 0 < kept < 3000
     assert marks(store, arrival(5)) == {EPOCH: 3000}
-    assert (len(store.windows("porch-1")), store.totals().windows) == (kept, 3000)
+    assert (len(windows(store, "porch-1")), store.totals().windows) == (kept, 3000)
     store.prune(NOW + 400 * 24 * 3_600_000)
-    assert (store.windows("porch-1"), store.device_history("porch-1", 0)) == ([], [])
+    assert (windows(store, "porch-1"), store.device_history("porch-1", 0)) == ([], [])
 
 
 def test_a_broken_connection_is_made_anew_and_nothing_is_counted_twice(postgres):
@@ -327,7 +327,7 @@ def test_a_database_that_fails_refuses_nobody_and_changes_nothing(store):
     with pytest.raises(StoreError, match="the disk is full"):
         store.commit([arrival(2), arrival(1, "porch-2")], [birth("porch-9")])
     store.execute = execute
-    assert store.windows("porch-1") == [(EPOCH, 1)]
+    assert windows(store, "porch-1") == [(EPOCH, 1)]
     assert store.device("porch-9") is None
     assert marks(store, arrival(2)) == {EPOCH: 2}
 

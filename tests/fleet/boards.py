@@ -56,3 +56,11 @@ def birth(device="porch-1", *, on=True, epoch=EPOCH, boot=1, received=NOW, retai
             "profile": "raspberry-pi-4",
                   "hw": "Raspberry Pi 4 Model B", "sla": 30.0, "win": 60.0}  # fmt: skip
     return Change(device, received, parse_state(json.dumps(value | changes).encode()), retained)
+
+
+def windows(store, name):
+    """(epoch, seq) of the raw windows that a store still keeps of a board."""
+    return [tuple(row) for row in store.select(
+        'SELECT w.epoch, w.seq FROM win AS w JOIN device AS d ON d.num = w.device WHERE d."id" = ? '
+        "ORDER BY w.epoch, w.seq", (name,),
+    )]  # fmt: skip

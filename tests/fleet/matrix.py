@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.boards import body
+from fleet.boards import body, windows
 from fleet.proof import Ledger, read_ledger
 from fleet.reporting import SimulatedBoards
 from listener import Listener
@@ -111,7 +111,7 @@ def run(folder: Path, matrix: Matrix) -> Found:
     with contextlib.closing(SqliteStore.open(folder / "fleet.db")) as store:
         rows = [row for row in store.fleet() if row.id != HOSTILE]
         counted = [*names, *simulated.answered]
-        stored = sum(len(set(store.windows(row.id))) for row in rows if row.id not in counted)
+        stored = sum(len(set(windows(store, row.id))) for row in rows if row.id not in counted)
         ledger = read_ledger(folder, store, counted)
         return Found(ledger, sum(row.lost for row in rows), told[0], len(kills), crowd_said, stored)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fleet.boards import windows
 from fleet.reporting import SimulatedBoards
 from mosquitto import Mosquitto
 
@@ -28,7 +29,7 @@ class MaxSeqStore(SqliteStore):
 
     def commit(self, arrivals: Sequence[Arrival], changes: Sequence[Change]) -> list[Mark]:
         marks = super().commit(arrivals, changes)
-        return [replace(mark, hwm=max(seq for _, seq in self.windows(mark.device))) for mark in marks]
+        return [replace(mark, hwm=max(seq for _, seq in windows(self, mark.device))) for mark in marks]
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def read_ledger(folder: Path, store: SqliteStore, names: Iterable[str]) -> Ledge
         mine = {(spool.epoch, seq) for seq in range(1, spool.last + 1)}
         kept = {(spool.epoch, seq) for seq, _ in spool.after(0, 1_000_000)}
         spool.close()
-        rows = store.windows(name)
+        rows = windows(store, name)
         there = set(rows)
         found = Ledger(
             found.committed + len(mine),

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from fleet.boards import EPOCH, NOW, body, payload
+from fleet.boards import EPOCH, NOW, body, payload, windows
 from listener import Listener
 from mosquitto import Mosquitto
 
@@ -53,7 +53,7 @@ def test_what_is_committed_is_acknowledged_with_its_mark(running):
         "credit": 0,
         "known": json.loads(board.heard[0][1])["known"],
     }
-    assert [seq for _, seq in store.windows("porch-1")] == [1, 2, 3, 4]
+    assert [seq for _, seq in windows(store, "porch-1")] == [1, 2, 3, 4]
 
 
 def test_a_window_already_stored_is_acknowledged_again(running):

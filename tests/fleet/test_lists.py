@@ -304,7 +304,7 @@ def test_versions_of_one_quarter_are_one_value_because_nothing_says_when_each_ra
     assert [(begin - AT, end - AT, one.n) for begin, end, one in spans] == [
         (0, QUARTER, 100), (QUARTER, 2 * QUARTER, 400), (2 * QUARTER, 3 * QUARTER, 100)
     ]  # fmt: skip
-    assert spans[1][2].p50 == pytest.approx(90, rel=0.02)
+    assert spans[1][2].quantiles(0.5)[0] == pytest.approx(90, rel=0.02)
 
 
 def test_finer_roll_ups_take_the_place_of_one_all_of_whose_windows_they_have():

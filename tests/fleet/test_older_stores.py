@@ -41,7 +41,7 @@ def test_a_store_of_each_earlier_version_opens_without_a_loss(tmp_path, version)
     assert {(row.id, row.stored, row.dropped) for row in store.fleet()} == {("porch-1", 3, 0), ("gate-1", 2, 0)}
     (hour,) = store.device_history("porch-1", 0, "1h")
     assert (hour.n, hour.errors, hour.dropped, hour.error_codes) == (9, 6, 0, {"busy": 6})
-    assert (hour.p50, hour.p99) == (pytest.approx(20.0, rel=0.011), pytest.approx(90.0, rel=0.011))
+    assert tuple(hour.quantiles(0.5, 0.99)) == (pytest.approx(20.0, rel=0.011), pytest.approx(90.0, rel=0.011))
     assert [row.n for row in store.history("digits", "2", None, 0, "15m")] == [8]
     assert [one.key for one in alerts.list()] == ["drift:a:1:b"]
     (running,) = rollouts.all(active=True)

@@ -150,6 +150,10 @@ def rare(rules: Rules, rows: Sequence[Rollup], now_ms: int) -> list[Build]:
     return [build for build, requests in last.items() if 0 < requests < rules.windows * rules.least]
 
 
+def _facts(build: Build) -> dict[str, object]:
+    return dict(zip(("model", "version", "profile"), build, strict=True))
+
+
 def _answers(row: Rollup) -> int:
     return row.n
 
@@ -221,18 +225,14 @@ def _slow(
     hidden = votes is not None and votes.enough and votes.outweighed
     if not hidden and (not together or (key not in active and len(judged) < rules.windows)):
         return []
-    model, version, profile = build
     rows = [row for window in judged for row in window]
     now, answers, from_ms = _merged(rows), sum(map(_answers, rows)), rows[-1].start_ms
-    text = f"{model} {version} on {profile}: p99 {figures[0]:.3g} ms, {figures[0] / budget:.1f} times the budget of "
+    text = "{} {} on {}: ".format(*build) + f"p99 {figures[0]:.3g} ms, {figures[0] / budget:.1f} times the budget of "
     text += f"{budget:g} ms, over {answers:,} answers"
     if len(rows) > len(judged):
         text += f" of {(snapshot.now_ms - from_ms) / 60_000:.0f} minutes"
     since, before = _before(rules, build, from_ms, builds, budget)
-    facts: dict[str, object] = {
-        "model": model, "version": version, "profile": profile, "p99_ms": round(figures[0], 3), "budget_ms": budget,
-        "answers": answers,
-    }  # fmt: skip
+    facts = _facts(build) | {"p99_ms": round(figures[0], 3), "budget_ms": budget, "answers": answers}
     if votes is not None and (said := votes.words()):
         text += said
         facts |= {"boards": len(votes.slow), "of": votes.of, "named": list(votes.slow[:_MOST_EACH])}
@@ -322,7 +322,7 @@ def _shares(
 ) -> list[AlertFinding]:
     """Shares of the last windows; and of earlier ones, too, where requests are rare."""
     last, found = _last(rules, rows, snapshot.now_ms), []
-    name, facts = "{} {} on {}".format(*build), dict(zip(("model", "version", "profile"), build, strict=True))
+    name, facts = "{} {} on {}".format(*build), _facts(build)
     for share in _SHARES:
         key, over = ":".join((share.kind, *build)), getattr(rules, f"{share.kind}_over")
         windows = _grown(rules, rows, snapshot.now_ms, share.base, rules.windows)
@@ -348,7 +348,7 @@ def _drift(rules: Rules, build: Build, psi: Sequence[float]) -> list[AlertFindin
         return []
     text = "{} {} on {}: the scores of ".format(*build) + f"{drifting} of {len(psi)} boards drift from those of its "
     text += f"evaluation set, or from their first answers, PSI up to {psi[-1]:.2f}"
-    facts = dict(zip(("model", "version", "profile"), build, strict=True))
+    facts = _facts(build)
     return [AlertFinding(
         ":".join(("drift", *build)), "drift", text, {**facts, "psi": psi[-1], "boards": drifting, "of": len(psi)}
     )]  # fmt: skip

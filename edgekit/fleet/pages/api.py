@@ -213,7 +213,8 @@ def _of_device(row: FleetDevice) -> dict[str, Any]:
 
 
 def _of_rollup(rollup: Rollup) -> dict[str, Any]:
-    row = {name: getattr(rollup, name) for name in _ROLLUP}
+    ranks = dict(zip(("p50", "p95", "p99"), rollup.quantiles(0.5, 0.95, 0.99), strict=True))
+    row = {name: ranks[name] if name in ranks else getattr(rollup, name) for name in _ROLLUP}
     row["error_codes"] = dict(rollup.error_codes)
     row["stages_mean"] = {name: mean_ms(histogram) for name, histogram in rollup.stages.items()}
     return row

@@ -49,26 +49,34 @@ _NOBODY = "an operator"
 _SHOWN = 200
 
 
-class AlertPages:
+class _FormPages:
     """render: (request, template, **values) to a page.
     stream: (request, template, read) to a part that stays live."""
 
-    def __init__(
-        self, tables: AlertTables, access: Access, render: Callable[..., Response], stream: Callable[..., Response]
-    ) -> None:
-        self._tables, self._access, self._render, self._stream = tables, access, render, stream
+    def __init__(self, access: Access, render: Callable[..., Response], stream: Callable[..., Response]) -> None:
+        self._access, self._render, self._stream = access, render, stream
+
+    def _live(self, name: str, read: Callable[[], dict[str, Any]]) -> list[Route]:
+        """/NAME, and what streams its part."""
+
+        async def page(request: Request) -> Response:
+            return self._render(request, f"{name}.html", **await run_in_threadpool(read))
+
+        async def stream(request: Request) -> Response:
+            return self._stream(request, f"{name}-part.html", read)
+
+        return [Route(f"/{name}", page), Route(f"/stream/{name}", stream)]
+
+
+class AlertPages(_FormPages):
+    def __init__(self, tables: AlertTables, *pages: Any) -> None:
+        super().__init__(*pages)
+        self._tables = tables
         self.routes = [
-            Route("/alerts", self.all),
-            Route("/stream/alerts", self.stream),
+            *self._live("alerts", self._read),
             Route(f"/alerts/{ROW}/acknowledge", self.acknowledge, methods=["POST"]),
             Route("/alerts/silence", self.silence, methods=["POST"]),
         ]
-
-    async def all(self, request: Request) -> Response:
-        return self._render(request, "alerts.html", **await run_in_threadpool(self._read))
-
-    async def stream(self, request: Request) -> Response:
-        return self._stream(request, "alerts-part.html", self._read)
 
     def _read(self) -> dict[str, Any]:
         lasting = self._tables.lasting(_SHOWN)
@@ -134,39 +142,25 @@ def phase_words(want: str, phase: str) -> tuple[str, str]:
     return phase, "on" if phase == "committed" else "bad" if phase in FINAL else "wait"
 
 
-class RolloutPages:
-    """render: (request, template, **values) to a page.
-    stream: (request, template, read) to a part that stays live."""
-
-    def __init__(
-        self, tables: RolloutTables, access: Access, render: Callable[..., Response], stream: Callable[..., Response]
-    ) -> None:
-        self._tables, self._access, self._render, self._stream = tables, access, render, stream
+class RolloutPages(_FormPages):
+    def __init__(self, tables: RolloutTables, *pages: Any) -> None:
+        super().__init__(*pages)
+        self._tables = tables
         self.routes = [
-            Route("/rollouts", self.all),
-            Route("/stream/rollouts", self.stream_all),
+            *self._live("rollouts", lambda: {"rollouts": tables.all(), "verdicts": _VERDICTS}),
             Route(f"/stream/rollouts/{ROW}", self.stream_one),
             Route(f"/rollouts/{ROW}", self.one),
             Route(f"/rollouts/{ROW}/{{word}}", self.speak, methods=["POST"]),
         ]
 
-    async def all(self, request: Request) -> Response:
-        return self._render(request, "rollouts.html", **await run_in_threadpool(self._all))
-
     async def one(self, request: Request) -> Response:
         values = await run_in_threadpool(self._read, request.path_params["number"])
         return self._render(request, "rollout.html", **values)
-
-    async def stream_all(self, request: Request) -> Response:
-        return self._stream(request, "rollouts-part.html", self._all)
 
     async def stream_one(self, request: Request) -> Response:
         number = request.path_params["number"]
         await run_in_threadpool(self._read, number)  # there is one
         return self._stream(request, "rollout-part.html", lambda: self._read(number), str(number))
-
-    def _all(self) -> dict[str, Any]:
-        return {"rollouts": self._tables.all(), "verdicts": _VERDICTS}
 
     def _read(self, number: int) -> dict[str, Any]:
         """Raises HTTPException 404."""

@@ -245,11 +245,8 @@ def _slow(share: float, margin: float) -> _Question:
     name, quantile = f"p{100 - 100 * share:.0f}", 1.0 - share
 
     def describe(some: Sequence[BoardFigures]) -> str:
-        then, now = Histogram(), Histogram()
-        for one in some:
-            then.merge(one.before.latency)
-            now.merge(one.since.latency)
-        new, old = (milliseconds(one.quantile(quantile) or 0.0) for one in (now, then))
+        both = [one.since.latency for one in some], [one.before.latency for one in some]
+        new, old = (milliseconds(Histogram.joined(half).quantile(quantile) or 0.0) for half in both)
         return f"{name} {new} ms against {old} before"
 
     def counts(one: BoardFigures) -> BadCounts:

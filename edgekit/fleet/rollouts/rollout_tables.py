@@ -62,7 +62,7 @@ _INDEX = "CREATE INDEX IF NOT EXISTS rollout_board_device ON rollout_board (devi
 _COLUMNS = ", ".join(_ROLLOUT.columns)
 _FINAL = ", ".join(f"'{phase}'" for phase in FINAL)
 _ACTIVE = ", ".join(f"'{state}'" for state in ACTIVE)
-_MOST_DUE = 500
+_MOST_DUE, _MOST_BOARDS = 500, 1 << 40
 ABSENT_MS = 5 * 60 * 1000
 """So long after it went offline a board that has not begun is replaced."""
 _ABSENT = "b.want = 'new' AND b.phase = '' AND d.online = 0 AND d.since_ms < ?"
@@ -399,12 +399,11 @@ class RolloutTables:
 
     def boards(self, number: int, most: int | None = None) -> list[BoardRow]:
         """By wave; with `most`, those with an error first."""
-        columns = "SELECT device, wave, want, phase, version, error, code, at_ms FROM rollout_board WHERE rollout = ?"
-        if most is None:
-            rows = self._store.select(f"{columns} ORDER BY wave, device", (number,))
-        else:
-            troubled = "CASE WHEN error <> '' OR code <> '' THEN 0 ELSE 1 END"
-            rows = self._store.select(f"{columns} ORDER BY {troubled}, wave, device LIMIT ?", (number, most))
+        first = "" if most is None else "CASE WHEN error <> '' OR code <> '' THEN 0 ELSE 1 END, "
+        rows = self._store.select(
+            "SELECT device, wave, want, phase, version, error, code, at_ms FROM rollout_board WHERE rollout = ? "
+            f"ORDER BY {first}wave, device LIMIT ?", (number, most or _MOST_BOARDS),
+        )  # fmt: skip
         return [BoardRow(*row) for row in rows]
 
     def shadows(self, rollout: Rollout) -> list[ShadowFigures]:

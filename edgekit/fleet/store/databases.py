@@ -68,11 +68,7 @@ class SqliteStore(SqlStore):
             connection = connect(path, None, wait_s=10.0, durable=True, log_pages=4000, statements=256)
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         store = cls(connection, str(path), bounds)
-        try:
-            store.prepare()
-        except BaseException:
-            store.close()
-            raise
+        store.prepare()
         return store
 
     def execute(self, statement: str, given: Sequence[Any] = ()) -> sqlite3.Cursor:
@@ -142,11 +138,7 @@ class PostgresStore(SqlStore):
 
         with store_errors(server_of(url), (psycopg.Error,)):
             store = cls(url, bounds)
-        try:
-            store.prepare()
-        except BaseException:
-            store.close()
-            raise
+        store.prepare()
         return store
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:

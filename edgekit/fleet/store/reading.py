@@ -15,6 +15,7 @@ from edgekit.fleet.store.records import (
     SORTS,
     STATES,
     BoardLatency,
+    Build,
     BuildBoards,
     Event,
     FleetDevice,
@@ -103,22 +104,16 @@ class StoreReader(ABC):
             f'SELECT d.model, d.version, d.profile, d.budget_ms, d.psi, d."id", d.p99, d.n FROM device AS d {where}',
             given,
         )
-        builds: dict[tuple[str, str, str], tuple[Counter[float], list[float], list[BoardLatency]]] = {}
-        for model_name, version, profile, budget, psi, device, p99, n in rows:
-            said = builds.get((model_name, version, profile))
-            if said is None:
-                said = builds[(model_name, version, profile)] = (Counter(), [], [])
-            budgets, drifts, boards = said
-            if budget is not None:
-                budgets[budget] += 1
-            if psi is not None:
-                drifts.append(psi)
-            if p99 is not None:
-                boards.append(BoardLatency(device, p99, n))
+        builds: dict[Build, list[tuple[Any, Any, BoardLatency]]] = {}
+        for name, version, profile, budget, psi, *latency in rows:
+            builds.setdefault((name, version, profile), []).append((budget, psi, BoardLatency(*latency)))
         found = []
-        for build, (budgets, drifts, boards) in builds.items():
+        for names, boards in builds.items():
+            budgets = Counter(budget for budget, _, _ in boards if budget is not None)
             usual = max(budgets, key=lambda budget: (budgets[budget], budget), default=None)
-            found.append(BuildBoards(*build, usual, tuple(sorted(drifts)), tuple(boards)))
+            drifts = sorted(psi for _, psi, _ in boards if psi is not None)
+            heard = tuple(board for _, _, board in boards if board.p99 is not None)
+            found.append(BuildBoards(*names, usual, tuple(drifts), heard))
         return found
 
     def changed(self, after: int, ids: Sequence[str]) -> list[FleetDevice]:
@@ -291,10 +286,3 @@ class StoreReader(ABC):
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Rows and bytes of each table that grows."""
         return {name: (rows, size) for name, rows, size in self.select('SELECT name, "rows", bytes FROM size')}
-
-    def windows(self, name: str) -> list[tuple[str, int]]:
-        """(epoch, seq) of the raw windows that are still kept, for checks."""
-        return [tuple(row) for row in self.select(
-            'SELECT w.epoch, w.seq FROM win AS w JOIN device AS d ON d.num = w.device WHERE d."id" = ? '
-            "ORDER BY w.epoch, w.seq", (name,),
-        )]  # fmt: skip

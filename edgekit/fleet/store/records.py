@@ -111,10 +111,6 @@ class State:
     boot: int
     birth: Birth | None
 
-    @property
-    def on(self) -> bool:
-        return self.birth is not None
-
 
 def parse_state(payload: bytes) -> State:
     """Raises WindowError with one word: size, json or shape."""
@@ -361,14 +357,6 @@ class Rollup:
 
     def quantiles(self, *wanted: float) -> list[float | None]:
         return quantiles(self.latency, wanted)
-
-    @property
-    def p50(self) -> float | None:
-        return self.quantiles(0.5)[0]
-
-    @property
-    def p95(self) -> float | None:
-        return self.quantiles(0.95)[0]
 
     @property
     def p99(self) -> float | None:

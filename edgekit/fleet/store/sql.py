@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -78,21 +78,22 @@ class SqlStore(StoreReader):
     def prepare(self) -> None:
         """Create missing tables; migrate those of an earlier release, and keep a copy of them.
 
-        Raises StoreError for tables of a later one.
+        Raises StoreError for tables of a later one, and is closed.
         """
-        with self.writing():
-            found = self.version()
-            if found is not None and OLDEST <= found < VERSION:
-                migrate(self, found)
-            elif found not in (None, VERSION):
-                raise StoreError(
-                    f"the store was made by another release (version {found}, expected {VERSION})",
-                    where=self.where,
-                    do="Use that release, or move the store aside: boards resend about eleven days that no store has",
-                )
-            self.define(*DDL)
-            if found != VERSION:
-                self.set_version(VERSION)
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            with self.writing():
+                found = self.version()
+                if found is not None and OLDEST <= found < VERSION:
+                    migrate(self, found)
+                elif found not in (None, VERSION):
+                    what = f"the store was made by another release (version {found}, expected {VERSION})"
+                    do = "Use that release, or move the store aside: boards resend about eleven days that no store has"
+                    raise StoreError(what, where=self.where, do=do)
+                self.define(*DDL)
+                if found != VERSION:
+                    self.set_version(VERSION)
+            failed.pop_all()
 
     def define(self, *statements: str) -> None:
         """Run CREATE statements with the words {int}, {real}, {text}, {blob}, {id} and {clustered}."""

@@ -195,7 +195,7 @@ class Batch:
             mark = known.setdefault(numbers[num], {})[epoch] = _Epoch(hwm, load_json(ahead) if ahead else [], *counts)
             mark.new = False
         windows: list[tuple[Any, ...]] = []
-        marks, size = [], 0
+        marks = []
         for (name, epoch), group in groups.items():
             group.sort(key=lambda arrival: arrival.seal.seq)
             mine = known.setdefault(name, {})
@@ -206,9 +206,7 @@ class Batch:
             new = len(self._fresh.get(name, ())) - before
             known_birth = self._is_known(self._rows[name], epoch, group[-1])
             marks.append(Mark(name, epoch, mark.hwm, known_birth, mark.held, new, len(group) - len(taken)))
-        size = sum(len(window[5] or b"") for window in windows)
-        self._grow("win", len(windows), size + ROW_BYTES["win"] * len(windows))
-        self._db.many(f"{WIN.insert()} ON CONFLICT ({WIN.key}) DO NOTHING", windows)
+        self._insert("win", f"{WIN.insert()} ON CONFLICT ({WIN.key}) DO NOTHING", windows, 5)
         self._write_marks(groups, known)
         return marks
 
@@ -297,14 +295,9 @@ class Batch:
             self._db.many(_WRITE_DEVICE, [tuple(row.values()) for row in seen])
             back = [(row["id"],) for row in seen if row["id"] in self._forgotten]
             self._db.many("DELETE FROM forgotten WHERE device = ?", back)
-        if self._events:
-            self._db.many("INSERT INTO event (at_ms, device, kind, text) VALUES (?, ?, ?, ?)", self._events)
-            size = sum(len(event[3]) for event in self._events)
-            self._grow("event", len(self._events), size + ROW_BYTES["event"] * len(self._events))
-        if self._samples:
-            self._db.many(f"{SAMPLE_PART.insert()} ON CONFLICT ({SAMPLE_PART.key}) DO NOTHING", self._samples)
-            size = sum(len(part[4]) for part in self._samples)
-            self._grow("sample", len(self._samples), size + ROW_BYTES["sample"] * len(self._samples))
+        self._insert("event", "INSERT INTO event (at_ms, device, kind, text) VALUES (?, ?, ?, ?)", self._events, 3)
+        parts = f"{SAMPLE_PART.insert()} ON CONFLICT ({SAMPLE_PART.key}) DO NOTHING"
+        self._insert("sample", parts, self._samples, 4)
         grow(self._db, self._sizes)
 
     def _roll_up(self) -> None:
@@ -359,10 +352,8 @@ class Batch:
             for shadow in fresh[name]:
                 before = mine.get(shadow.sha) or [0, 0, 0, "", *[None] * 5]
                 counts = zip(before[:3], (shadow.n, shadow.same, shadow.skipped), strict=True)
-                ratios = (
-                    Histogram.from_wire(load_json(before[3])) if before[3] else Histogram(scale=shadow.ratios.scale)
-                )
-                ratios.merge(shadow.ratios)
+                kept = [Histogram.from_wire(load_json(before[3]))] if before[3] else []
+                ratios = Histogram.joined([*kept, shadow.ratios], shadow.ratios.scale)
                 figures = zip((shadow.ms, shadow.mb, shadow.psi), before[4:7], strict=True)
                 latest = [new if new is not None else old for new, old in figures]
                 sums = [min(_MOST, have + more) for have, more in counts]
@@ -466,6 +457,13 @@ class Batch:
     def _event(self, row: dict[str, Any], at_ms: int, kind: str, text: str) -> None:
         self._events.append((at_ms, row["num"], kind, text))
 
+    def _insert(self, name: str, statement: str, rows: Sequence[tuple[Any, ...]], place: int) -> None:
+        """Insert rows, and count the bytes of each, which are in one column."""
+        if rows:
+            self._db.many(statement, rows)
+            size = sum(len(row[place] or b"") for row in rows)
+            self._grow(name, len(rows), size + ROW_BYTES[name] * len(rows))
+
     def _grow(self, name: str, rows: int, size: int) -> None:
         have = self._sizes.get(name, (0, 0))
         self._sizes[name] = (have[0] + rows, have[1] + size)
@@ -485,10 +483,5 @@ def _figures(several: Sequence[Sums]) -> dict[str, Any]:
     dur_ms, _ = row.pop("dur_ms"), row.pop("windows")
     p50, p95, p99 = packed.quantiles([sums.latency for sums in several], (0.5, 0.95, 0.99))
     psi = max((sums.largest[3] for sums in several if sums.largest[3] is not None), default=None)
-    return row | {
-        "p50": p50,
-        "p95": p95,
-        "p99": p99,
-        "psi": psi,
-        "rate": 1000.0 * row["n"] / dur_ms if dur_ms else None,
-    }
+    rate = 1000.0 * row["n"] / dur_ms if dur_ms else None
+    return row | {"p50": p50, "p95": p95, "p99": p99, "psi": psi, "rate": rate}

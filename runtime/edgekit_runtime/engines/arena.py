@@ -98,6 +98,11 @@ def layout_of(arrays: Sequence[NDArray[Any]], begin: int = 0) -> Layout:
     return tuple(layout)
 
 
+def read_layout(value: Any) -> Layout:
+    """A layout that came as JSON."""
+    return tuple((offset, dtype, tuple(shape)) for offset, dtype, shape in value)
+
+
 def _end(layout: Layout) -> int:
     return max(
         (offset + int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for offset, dtype, shape in layout),

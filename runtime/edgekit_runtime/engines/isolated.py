@@ -29,7 +29,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import TensorSpec
-from edgekit_runtime.engines.arena import Arena, Layout, frame, read_frame
+from edgekit_runtime.engines.arena import Arena, Layout, frame, read_frame, read_layout
 from edgekit_runtime.engines.gpu_engine_cache import BUILD_S
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, on_gpu
 from edgekit_runtime.system.board import resident_mb
@@ -102,10 +102,7 @@ class IsolatedHost:
         if operation == b"e":
             self._layouts.pop(number, None)
             raise _error(answer)
-        if answer:
-            outputs: Layout = tuple((offset, dtype, tuple(shape)) for offset, dtype, shape in json.loads(answer))
-        else:
-            outputs = self._layouts[number][1]
+        outputs = read_layout(json.loads(answer)) if answer else self._layouts[number][1]
         self._layouts[number] = (layout, outputs)
         return arena.read(outputs)
 

@@ -10,10 +10,11 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
+from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame, read_layout
 from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
 from edgekit_runtime.system.children import leave_no_core
 from edgekit_runtime.system.errors import EdgekitError, EngineError
@@ -29,15 +30,20 @@ class _ServedEngine:
 
 
 def main(arguments: list[str]) -> int:
+    engines: list[_ServedEngine] = []
+    return serve(arguments, lambda request, arena: _answer(request, arena, engines))
+
+
+def serve(arguments: list[str], answer_of: Callable[[tuple[bytes, bytes], Arena], bytes]) -> int:
+    """Answer each frame of stdin, also with what `answer_of` raises."""
     arena_fd, lifeline = map(int, arguments)
     die_with(lifeline)
     answers = os.dup(1)
     os.dup2(2, 1)
     arena = Arena(arena_fd)
-    engines: list[_ServedEngine] = []
     while (request := read_frame(0)) is not None:
         try:
-            answer = _answer(request, arena, engines)
+            answer = answer_of(request, arena)
         except EdgekitError as error:
             answer = frame(b"e", json.dumps(error.as_json()).encode())
         except Exception as error:  # noqa: BLE001 - the parent gets every error
@@ -56,7 +62,7 @@ def _answer(request: tuple[bytes, bytes], arena: Arena, engines: list[_ServedEng
         served.engine.reset()
         return frame(b"z")
     if len(body) > 2:
-        served.inputs = tuple((offset, dtype, tuple(shape)) for offset, dtype, shape in json.loads(body[2:]))
+        served.inputs = read_layout(json.loads(body[2:]))
         served.outputs = ()
     outputs = served.engine.run(arena.views(served.inputs))
     layout = layout_of(outputs)

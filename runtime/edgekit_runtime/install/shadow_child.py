@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from edgekit_runtime.bundle.jobs import bundle_of
-from edgekit_runtime.engines.arena import Arena, frame, read_frame
-from edgekit_runtime.engines.isolated_child import die_with
+from edgekit_runtime.engines.arena import Arena, frame, read_layout
+from edgekit_runtime.engines.isolated_child import serve
 from edgekit_runtime.install.prove_child import open_model
 from edgekit_runtime.serving.model import Model
 from edgekit_runtime.system.board import resident_mb
 from edgekit_runtime.system.children import allowed_bytes, leave_no_core, limit_memory, machine_bytes
-from edgekit_runtime.system.errors import EdgekitError, EngineError
 from edgekit_runtime.system.memory import scarce
 from edgekit_runtime.system.strict_json import load_json
 
@@ -32,29 +31,21 @@ MEMORY_BYTES = 128 << 20
 
 
 def main(arguments: list[str]) -> int:
-    arena_fd, lifeline = map(int, arguments)
-    die_with(lifeline)
     give_way()
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    arena, model = Arena(arena_fd), None
-    while (request := read_frame(0)) is not None:
-        try:
-            job = load_json(request[1])
-            with scarce(job.get("path", "the shadow")):
-                if model is None:
-                    leave_no_core()
-                    limit_memory(allowed_bytes(Path(job["path"]).stat().st_size, machine_bytes(), MEMORY_BYTES))
-                    model = open_model(bundle_of(job), None, job["engine"], batching=False, threads=job["threads"])
-                    answer = frame(b"o")
-                else:
-                    answer = _answer(model, job, arena)
-        except EdgekitError as error:
-            answer = frame(b"e", json.dumps(error.as_json()).encode())
-        except Exception as error:  # noqa: BLE001 - the parent gets every error
-            answer = frame(b"e", json.dumps(EngineError(f"it failed: {error!r}").as_json()).encode())
-        os.write(answers, answer)
-    return 0
+    model: Model | None = None
+
+    def answer_of(request: tuple[bytes, bytes], arena: Arena) -> bytes:
+        nonlocal model
+        job = load_json(request[1])
+        with scarce(job.get("path", "the shadow")):
+            if model is not None:
+                return _answer(model, job, arena)
+            leave_no_core()
+            limit_memory(allowed_bytes(Path(job["path"]).stat().st_size, machine_bytes(), MEMORY_BYTES))
+            model = open_model(bundle_of(job), None, job["engine"], batching=False, threads=job["threads"])
+            return frame(b"o")
+
+    return serve(arguments, answer_of)
 
 
 def give_way() -> None:
@@ -66,7 +57,7 @@ def give_way() -> None:
 
 def _answer(model: Model, job: dict[str, Any], arena: Arena) -> bytes:
     arena.forget()
-    views = arena.views(tuple((offset, dtype, tuple(shape)) for offset, dtype, shape in job["inputs"]))
+    views = arena.views(read_layout(job["inputs"]))
     inputs = {
         name: bytes(view) if encoded else view.copy() for (name, encoded), view in zip(job["names"], views, strict=True)
     }

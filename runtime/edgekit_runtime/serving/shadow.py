@@ -34,7 +34,7 @@ from edgekit_runtime.contract.adapt import top_score
 from edgekit_runtime.contract.detect import candidates, overlaps
 from edgekit_runtime.contract.picture import EncodedImage
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines.arena import frame, read_frame
+from edgekit_runtime.engines.arena import frame, read_frame, read_layout
 from edgekit_runtime.engines.isolated import EngineChild
 from edgekit_runtime.loading.replay import differs
 from edgekit_runtime.serving.journey import Journey
@@ -191,7 +191,7 @@ class Shadow:
         else:
             names, places = said["outputs"]
             self._child.arena.forget()
-            arrays = self._child.arena.read(tuple((at, dtype, tuple(shape)) for at, dtype, shape in places))
+            arrays = self._child.arena.read(read_layout(places))
             others = dict(zip(outputs if len(names) == len(outputs) else names, arrays, strict=True))
             same, ratio, self._mb = agrees(contract, outputs, others), said["ms"] / max(engine_ms, 1e-6), said["mb"]
         if not same and self.journey.doubted is not None:

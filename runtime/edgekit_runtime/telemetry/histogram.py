@@ -21,7 +21,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -99,6 +99,14 @@ class Histogram:
         self.zeros += other.zeros
         self.total += other.total
         self.maximum = max(self.maximum, other.maximum)
+
+    @classmethod
+    def joined(cls, several: Iterable[Histogram], scale: int = SCALE) -> Histogram:
+        """Their sum, at that scale or the smallest of theirs."""
+        made = cls(scale=scale)
+        for one in several:
+            made.merge(one)
+        return made
 
     def downscale(self, scale: int) -> None:
         """Join buckets until they are those of a smaller scale."""
@@ -368,7 +376,4 @@ class CountedWindow:
 
     def latency(self) -> Histogram:
         """Over all sources."""
-        whole = Histogram()
-        for histogram in self.answers.values():
-            whole.merge(histogram)
-        return whole
+        return Histogram.joined(self.answers.values())

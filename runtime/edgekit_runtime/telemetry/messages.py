@@ -65,9 +65,8 @@ class BoardEvent:
 
 def encode_event(kind: str, text: str, *, device: str, boot: int, t0_ms: int, clock_ok: bool) -> bytes:
     """The body of an event. It begins with its kind, by which the spool recognizes it."""
-    value = {"kind": kind, "v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok),
-        "text": NO_TEXT.sub(" ", text)[:MOST_EVENT_TEXT]}  # fmt: skip
-    return compact_json(value)
+    head = {"kind": kind, "v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok)}
+    return compact_json(head | {"text": NO_TEXT.sub(" ", text)[:MOST_EVENT_TEXT]})
 
 
 def encode_part(fields: Mapping[str, object], *, device: str, boot: int, t0_ms: int, clock_ok: bool) -> bytes:

@@ -109,10 +109,9 @@ class TelemetryOptions:
             if not is_text(getattr(self, name), MOST_LABEL):
                 do = f"Pass at most {MOST_LABEL} characters, like {name}='berlin'"
                 raise TelemetryError(f"{name} is not a valid label", do=do)
-        if self.spool is not None:
-            check_path("spool", self.spool, "TelemetryOptions")
-        if self.samples is not None:
-            check_path("samples", self.samples, "TelemetryOptions")
+        for name, path in (("spool", self.spool), ("samples", self.samples)):
+            if path is not None:
+                check_path(name, path, "TelemetryOptions")
 
     @property
     def file(self) -> Path:

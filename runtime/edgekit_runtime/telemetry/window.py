@@ -207,18 +207,14 @@ def encode(report: Report) -> bytes:
     for stage in (*STAGES, _TOKEN):  # by their names on the wire, in the order of a request
         measured = [h for name, h in report.counted.stages.items() if _STAGE_OF.get(name) == stage and h.count]
         if measured:
-            stages[stage] = Histogram(scale=_TOKEN_SCALE if stage == _TOKEN else _STAGE_SCALE)
-            for histogram in measured:
-                stages[stage].merge(histogram)
+            stages[stage] = Histogram.joined(measured, _TOKEN_SCALE if stage == _TOKEN else _STAGE_SCALE)
     body = _body(report, latency, stages)
     for source, least in _COARSENING:
         some = stages if source == "stages" else latency
         for name in tuple(stages) if source == "stages" else (source,) if source in latency else ():
             while len(body) > MOST_BYTES - _SEAL_BYTES and name in some and some[name].scale > least:
                 if some[name].scale:
-                    coarser = Histogram(scale=some[name].scale - 1)
-                    coarser.merge(some[name])
-                    some[name] = coarser
+                    some[name] = Histogram.joined([some[name]], some[name].scale - 1)
                 else:
                     del some[name]
                 body = _body(report, latency, stages)
@@ -264,9 +260,7 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
     if (shadow := report.shadow) is not None:
         value["sh"] = said = {"sha": shadow.sha[:12], "n": shadow.n, "eq": shadow.same, "sk": shadow.skipped}
         if shadow.n:
-            ratios = Histogram(scale=_RATIO_SCALE)
-            ratios.merge(shadow.ratios)
-            said["ra"] = ratios.wire()
+            said["ra"] = Histogram.joined([shadow.ratios], _RATIO_SCALE).wire()
         figures = {"ms": shadow.ms, "mb": shadow.mb, "psi": shadow.psi}
         said |= {name: round(figure, 4) for name, figure in figures.items() if figure is not None}
         if shadow.rests:
