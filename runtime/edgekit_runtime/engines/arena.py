@@ -16,8 +16,8 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +113,16 @@ def _end(layout: Layout) -> int:
 def frame(operation: bytes, body: bytes = b"") -> bytes:
     """operation: one byte."""
     return _HEAD.pack(len(body), operation) + body
+
+
+def frames(file: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Operations and their bodies, until the other side is gone."""
+    with file:
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            length, operation = _HEAD.unpack(head)
+            if len(body := file.read(length)) < length:
+                return
+            yield operation, body
 
 
 def read_frame(fd: int) -> tuple[bytes, bytes] | None:

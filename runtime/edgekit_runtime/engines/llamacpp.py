@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import TensorSpec
-from edgekit_runtime.engines.arena import Arena, frame, read_frame
+from edgekit_runtime.engines.arena import Arena, frame, frames, read_frame
 from edgekit_runtime.engines.isolated import LOAD_LIMIT_S, MOST_DEATHS, EngineChild
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, check_inputs
 from edgekit_runtime.modelfile.gguf_structure import read_gguf
@@ -86,19 +86,15 @@ class EventStream:
         self._ended = False
 
     def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
         """Raises InputError, EngineError, EngineHung."""
-        if self._ended:
-            raise StopIteration
-        event = self._process.next_event(self.events)
-        if isinstance(event, str):
-            return event
-        self._ended = True
-        if event is None:
-            raise StopIteration
-        raise event
+        while not self._ended:
+            event = self._process.next_event(self.events)
+            if isinstance(event, str):
+                yield event
+            else:
+                self._ended = True
+                if event is not None:
+                    raise event
 
     def cancel(self) -> None:
         self._process.cancel(self._number)
@@ -222,7 +218,7 @@ class LlamaProcess:
 
     def _listen(self, child: EngineChild, answers: IO[bytes], outbox: _Outbox) -> None:
         """Pass events on until the child ends."""
-        for operation, body in _frames(answers):
+        for operation, body in frames(answers):
             self._heard = monotonic()
             value = json.loads(body)
             with self._lock:
@@ -256,16 +252,6 @@ def _deliver(requests: IO[bytes], outbox: _Outbox) -> None:
             requests.flush()
 
 
-def _frames(answers: IO[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Operations and their bodies, until the child's end."""
-    with answers:
-        while len(head := answers.read(5)) == 5:
-            size = int.from_bytes(head[:4], "little")
-            if len(body := answers.read(size)) < size:
-                return
-            yield head[4:], body
-
-
 def _end_of(child: EngineChild) -> str:
     code = child.process.wait()
     return crash_signal(code) or interrupt_signal(code) or f"exit code {code}"
@@ -296,9 +282,8 @@ class LlamaEngine(Engine):
         """A row of `prompt_row` -> token ids, the most probable each; -1 behind the last."""
         check_inputs(self, inputs)
         row = inputs[0][0]
-        ids = [
-            one["id"] for one in self.probable(bytes(row[1:]).rstrip(b"\0").decode(), max(1, min(TOKENS, int(row[0]))))
-        ]
+        found = self.probable(bytes(row[1:]).rstrip(b"\0").decode(), max(1, min(TOKENS, int(row[0]))))
+        ids = [one["id"] for one in found]
         return [np.array([(ids + [-1] * TOKENS)[:TOKENS]], np.int32)]
 
     def probable(self, prompt: str, tokens: int, *, others: int = 1) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from edgekit_runtime.engines.arena import frame
+from edgekit_runtime.engines.arena import frame, frames
 from edgekit_runtime.engines.isolated_child import die_with
 from edgekit_runtime.engines.registry import one_line, quiet_stderr
 from edgekit_runtime.system.children import leave_no_core
@@ -42,9 +42,9 @@ def main(arguments: list[str]) -> int:
     os.dup2(2, 1)
     requests, server = os.fdopen(os.dup(0), "rb"), None
     cancelled: set[int] = set()
-    while len(head := requests.read(5)) == 5:
-        job = json.loads(requests.read(int.from_bytes(head[:4], "little")))
-        if head[4:] == b"l":
+    for operation, body in frames(requests):
+        job = json.loads(body)
+        if operation == b"l":
             try:
                 server = _load(job, memory)
             except Exception as error:  # noqa: BLE001 - the parent gets every error
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
                 answers.say(b"e", {"error": EngineError(what, do="Upgrade xllamacpp, or use another file").as_json()})
                 return 0
             answers.say(b"l", {})
-        elif head[4:] == b"c":
+        elif operation == b"c":
             cancelled.add(job["number"])
         else:
             threading.Thread(target=_answer, args=(server, job, answers, cancelled), daemon=True).start()

@@ -148,9 +148,7 @@ class Generator:
             self._engine.host.active,
             self._answers,
             self._tokens,
-            None if last is None else last.tokens_per_s,
-            None if last is None else last.first_ms,
-            None if last is None else last.reused,
+            *((None, None, None) if last is None else (last.tokens_per_s, last.first_ms, last.reused)),
         )
 
     def drain(self, timeout_s: float) -> None:

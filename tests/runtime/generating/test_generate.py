@@ -298,9 +298,9 @@ def test_a_process_that_was_stopped_blocks_no_caller_and_is_replaced(bundle, mon
         streams = [engine.stream("text", {"prompt": "a" * 100_000}) for _ in range(3)]  # more than the pipe holds
         streams[1].cancel()
         with pytest.raises(EngineHung, match="said nothing"):
-            next(streams[0])
+            list(streams[0])
         with pytest.raises(EngineError, match="SIGKILL"):
-            next(streams[2])
+            list(streams[2])
         assert fresh.generate("abc", max_tokens=3).read() == "def"
         os.kill(engine.host.pid, signal.SIGSTOP)
         engine.stream("text", {"prompt": "a" * 100_000})  # and closing does not wait for it
