@@ -29,7 +29,7 @@ from edgekit.api import build
 from edgekit.building.build_report import BuildReport
 from edgekit.packaging.output_errors import OutputError
 from edgekit.report import words
-from edgekit_converters.data.dataset import Dataset, Example, Subset
+from edgekit_converters.data.dataset import Dataset, Example, Subset, split
 from edgekit_converters.data.describe_contract import describe, find_contract_file
 from edgekit_converters.data.draft_contract import Family, draft, left_to_say
 from edgekit_converters.data.open import open_dataset
@@ -104,6 +104,8 @@ def look(
         file = drafted
         _write(file, text)
         guessed = (*guessed, f"all of it is in {file}: correct it there, and the next run takes it as it is")
+    elif file == drafted:
+        say(f"uses {drafted} of an earlier run: remove it to guess again")
     for line in guessed:
         say(f"guessed: {line}")
     report = build(
@@ -114,7 +116,11 @@ def look(
     answers: tuple[SideBySide, ...] = ()
     if like is not None and bundle is not None:
         with open_bundle(bundle, allow_unsigned=True, cache=False) as opened:
-            answers = tuple(_answers(source, open_dataset(like, opened.contract), opened))
+            given = open_dataset(like, opened.contract)
+            shown = (
+                split(given)[1] if len(given) >= 5 * _ANSWERS else given
+            )  # held out, as in the table, if there are ten
+            answers = tuple(_answers(source, shown, opened))
     return FirstLook(file, guessed, report, answers)
 
 

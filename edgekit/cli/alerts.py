@@ -111,7 +111,7 @@ def check(rules: Path | None, hours: float, store: str, as_json: bool) -> None:
     lines = [f"{_at(at)}  {event:<7}  {one.text}" for at, event, one in found]
     opened_n = sum(event == "opened" for _, event, _ in found)
     left_out = "lag, throttling, failing boards and each board's own p99 are not stored"
-    lines.append(f"{opened_n} alerts in {hours:g} hours; {left_out}")
+    lines.append(f"alerts in {hours:g} hours: {opened_n}; {left_out}")
     for file in limits:
         few = f", and the store has {boards:,}: raise its LimitNOFILE" if boards > file.boards else ""
         may = f"{file.process} may have {file.limit:,}, for {file.boards:,} connections of boards"

@@ -65,7 +65,7 @@ LEAST_S = 1.0
     "old",
     type=opt.PATH,
     metavar="RECORD",
-    help="Compare with an earlier record; exit 1 if conditions differ.",
+    help="Compare with an earlier record; exit 1 if the machine or its load differs.",
 )
 @opt.output("RECORD", "Write the record there, as JSON.")
 @click.option(

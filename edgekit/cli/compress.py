@@ -106,7 +106,7 @@ def contract(
 
     file = output or default_file(model)
     if file.exists():
-        raise OutputError("the file already exists", where=str(file), do="Name another one with -o, or remove it")
+        raise OutputError("it already exists", where=str(file), do="Name another file with -o")
     store, chosen = DiskStore(default_folder()), LoadOptions.parse(**options)
     if is_transformer(model):
         from edgekit.packaging.writer import write_whole

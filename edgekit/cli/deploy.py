@@ -5,6 +5,7 @@ Rule: what deploy ships has passed `edgekit check` before anything is copied.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -323,7 +324,7 @@ def export(
     if target == "mediapipe":
         click.echo(_measured(made.measured), err=made.measured is None)
     if made.start:
-        click.echo(f"it runs without edgekit: cd {output}; {'; '.join(made.start)}")
+        click.echo(f"it runs without edgekit: cd {shlex.quote(str(output))}; {'; '.join(made.start)}")
     else:
         click.echo("note: no program, because the model is stateful", err=True)
     return 0

@@ -168,8 +168,8 @@ def doctor_lines(found: dict[str, Any]) -> list[str]:
             named = f"{path['engine']} {path['version'] or ''}".rstrip()
             lines.append(f"    {named} runs" if path["runs"] else f"    {named} does not run: {path['why']}")
     if (vulkan := gpu.get("vulkan", {})).get("drivers"):
-        tried = ", ".join(f"{name} {version}" for name, version in vulkan["engines"].items())
-        lines.append(f"  GPU by Vulkan ({', '.join(vulkan['drivers'])}): tried with {tried or 'no engine'}")
+        tried = ", ".join(vulkan["engines"]) or "no engine"
+        lines.append(f"  GPU by Vulkan ({', '.join(vulkan['drivers'])}): tried with {tried}")
     isolated = found["models_isolated_from"]
     barred = {FILES: "write outside of its folder (Landlock)", NETWORK: "use the network (seccomp)"}
     lines.append(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "--measure-here",
     is_flag=True,
     help="Time the file and MobileNetV1 on this machine first (x86-64 with LiteRT; about 2 s). Their ratio narrows the "
-    "range for boards with a known MobileNetV1 time. A bundle contains the ratio from its build.",
+    "range for boards with a known MobileNetV1 time. A bundle beside its report has the build's ratio.",
 )
 @opt.options_of(BuildRequest, "anchors")
 @click.option(

@@ -319,8 +319,8 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
     from edgekit_runtime.install.root_objects import in_words
 
     made = done.generation
-    recipe = (done.trial or done.selftest or made).recipe  # what answers, where it was tried
-    named = f"{made.name} version {made.version} ({recipe}, {made.size:,} bytes)"
+    tried = done.trial or done.selftest  # its recipe answers
+    named = f"{made.name} version {made.version} ({f'{tried.recipe}, ' if tried else ''}{made.size:,} bytes)"
     lines = []
     if trust:
         with contextlib.suppress(EdgekitError):  # it is installed, whatever the disk says now

@@ -215,8 +215,10 @@ def _declared(one: OptionField, **differs: Any) -> Decorator:
         given["type"] = number(low, high, asked.above is not None, asked.below is not None)
     else:
         given["type"] = PATH if kind is Path else int if kind is int else str
-    flags = filter(None, (asked.short, one.flag, one.name))
-    return click.option(*flags, cls=_SectionedOption, **given | differs)
+    flags, given = filter(None, (asked.short, one.flag, one.name)), given | differs
+    if given.get("required"):  # click 8.5 takes a default of None for a value
+        given.pop("default", None)
+    return click.option(*flags, cls=_SectionedOption, **given)
 
 
 def shared(*flags: str, **given: Any) -> Callable[..., Decorator]:

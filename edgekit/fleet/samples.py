@@ -168,6 +168,6 @@ def read_key(path: Path) -> X25519PrivateKey:
     with contextlib.suppress(OSError, ValueError, TypeError):
         key = load_pem_private_key(path.read_bytes(), None)
     if not isinstance(key, X25519PrivateKey):
-        do = "Make one: edgekit fleet samples new-key"
+        do = "Check the path; `edgekit fleet samples new-key` makes one"
         raise FleetError("not a private key for samples", where=str(path), do=do)
     return key

@@ -77,7 +77,7 @@ def test_a_contract_that_was_corrected_is_kept_and_a_broken_picture_costs_one_an
     shutil.copytree(folder, tmp_path / "again")
     contract = tmp_path / "again" / ran.json["contract"]
     contract.write_text("# mine\n" + contract.read_text())
-    (tmp_path / "again" / "photos" / "00.png").write_bytes(b"no picture")
+    (tmp_path / "again" / "photos" / "02.png").write_bytes(b"no picture")
     again = run_edgekit(
         "try", "digits.onnx", "--like", "photos", "--profile", "x86-64", "--json", cwd=tmp_path / "again"
     )

@@ -66,7 +66,7 @@ def test_a_draft_is_written_beside_the_model_and_built_with(tmp_path, capsys):
     assert (code, json.loads(out), err) == (0, {"file": str(file), "task": "detection"}, "")
     code, _, err = run(capsys, "contract", model)
     assert code == 1
-    assert f"{file}: the file already exists. Name another one with -o, or remove it [output]" in err
+    assert f"{file}: it already exists. Name another file with -o [output]" in err
     subject = opened(model)
     assert subject.contract.task == "detection"
     assert "contract-of-model" not in {finding.code for finding in subject.findings}

@@ -117,4 +117,4 @@ def test_doctor_names_the_drivers_of_vulkan_and_what_is_tried_with_them():
     vulkan = {"drivers": ["/etc/vulkan/icd.d/a.json"], "engines": {"ncnn": "1.0"}}
     gpu = {"name": None, "why_none": "", "paths": [], "vulkan": vulkan}
     lines = doctor_lines(examine({"numpy": "2"}.get, Cpu("x86_64"), (), gpu))
-    assert "  GPU by Vulkan (/etc/vulkan/icd.d/a.json): tried with ncnn 1.0" in lines
+    assert "  GPU by Vulkan (/etc/vulkan/icd.d/a.json): tried with ncnn" in lines

@@ -115,7 +115,7 @@ def test_rules_are_tried_on_what_is_stored(in_process, store, tmp_path):
     ran = in_process("fleet", "check", "alerts.toml", "--hours", "3")
     assert ran.code == 0
     alerts, *files = ran.out.splitlines()
-    assert alerts == ("0 alerts in 3 hours; lag, throttling, failing boards and each board's own p99 are not stored")
+    assert alerts == ("alerts in 3 hours: 0; lag, throttling, failing boards and each board's own p99 are not stored")
     assert files
     assert all(re.match(r"open files: .+ may have [\d,]+, for [\d,]+ connections of boards", one) for one in files)
     assert "2.4 times the budget" in in_process("fleet", "check", "--hours", "3").out

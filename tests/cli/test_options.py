@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 import spellings
+from conftest import run_edgekit
 
 import edgekit
 from edgekit.building.build_request import BuildRequest
@@ -123,3 +124,18 @@ def test_compress_has_at_most_sixteen_options():
 def test_spellings_stay():
     wrong = "an option is new, gone or renamed: if that is meant, run python tests/support/spellings.py"
     assert spellings.FILE.read_text(encoding="utf-8") == spellings.listed(), wrong
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "export x.ekb",
+        "host export x.ekb --for triton",
+        "fleet broker-config --board porch-1",
+        "fleet samples pull --key k",
+    ],
+)
+def test_an_output_that_is_required_is_asked_for(command):
+    ran = run_edgekit(*command.split())
+    assert ran.code == 2
+    assert "Missing option '-o' / '--output'" in ran.err

@@ -165,7 +165,8 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
 def names_of(inputs: Iterable[str]) -> str:
     """The arrays that a `.npz` holds for these inputs, in words; one may be called x."""
     first, *others = inputs
-    return "arrays " + ", ".join(f"'{name}'" for name in [first, *others]) if others else f"array '{first}' or 'x'"
+    named = ", ".join(f"'{name}'" for name in [first, *others])
+    return f"arrays {named}" if others else f"array {named}" + " or 'x'" * (first != "x")
 
 
 def labels_of(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[int, ...] | None:

@@ -327,4 +327,5 @@ def _instead(contract: Contract) -> str:
         return "A class a pixel is measured by --metric miou or pixel-accuracy, with masks of class indexes as labels"
     if contract.task != "classification" and math.prod(first.shape) == max(first.shape, default=0) > 1:
         return 'Write task = "classification" in the contract file, or choose another --metric'
-    return "Choose another --metric: mae, or a function of your own, module:function"
+    fitting = ", ".join(_FOR_CLASSES) if contract.task == "classification" else "mae"
+    return f"Choose another --metric: {fitting}, or a function of your own, module:function"

@@ -92,7 +92,8 @@ def read_rules(path: Path) -> Rules:
     try:
         top = Table(parse_toml(read_regular(path, _MOST_BYTES).decode("utf-8")), str(path), mistake=_mistake)
     except (OSError, ValueError, RecursionError) as error:
-        raise FleetError(f"cannot read the rules ({error})", where=str(path), do="Check the file") from error
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise FleetError(f"cannot read the rules: {why}", where=str(path), do="Check the file") from error
     tables = {name: top.table(name, {}) for name in ("p99", "bounds", "site")}
     numbers: dict[str, Any] = {}
     for name, key, field_name, least, most in _NUMBERS:

@@ -251,9 +251,9 @@ def as_array(value: Any, spec: InputContract) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise refusal(spec, f"a {type(value).__name__} is not a tensor") from error
+        raise refusal(spec, f"a value of type {type(value).__name__} is not a tensor") from error
     if array.dtype == object or array.dtype.kind in "USV":
-        raise refusal(spec, f"a {type(value).__name__} is not a tensor")
+        raise refusal(spec, f"a value of type {type(value).__name__} is not a tensor")
     return array
 
 

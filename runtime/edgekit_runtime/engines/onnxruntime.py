@@ -25,7 +25,7 @@ from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, qu
 from edgekit_runtime.system.board import cpu
 from edgekit_runtime.system.errors import EngineError, MissingExtraError
 
-_REGISTERING = threading.Lock()
+_REGISTERING, _REGISTERED = threading.Lock(), set[str]()
 _DTYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
@@ -108,8 +108,9 @@ def _add_webgpu(module: Any, options: Any) -> list[str]:
     name, library = plugin.get_ep_name(), plugin.get_library_path()
     with _REGISTERING, quiet_stderr():
         try:
-            if not any(device.ep_name == name for device in module.get_ep_devices()):
+            if library not in _REGISTERED:
                 module.register_execution_provider_library(name, library)
+                _REGISTERED.add(library)
             devices = [device for device in module.get_ep_devices() if device.ep_name == name]
         except Exception as error:
             raise EngineError(f"the WebGPU plugin does not load: {_first_line(error)}", where=library) from error
