@@ -324,7 +324,8 @@ def export(
     if target == "mediapipe":
         click.echo(_measured(made.measured), err=made.measured is None)
     if made.start:
-        click.echo(f"it runs without edgekit: cd {shlex.quote(str(output))}; {'; '.join(made.start)}")
+        needs = f", with Debian's {' and '.join(made.packages)}" if target == "c" else ""
+        click.echo(f"it runs without edgekit{needs}: cd {shlex.quote(str(output))}; {'; '.join(made.start)}")
     else:
         click.echo("note: no program, because the model is stateful", err=True)
     return 0

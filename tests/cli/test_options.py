@@ -135,7 +135,7 @@ def test_spellings_stay():
         "fleet samples pull --key k",
     ],
 )
-def test_an_output_that_is_required_is_asked_for(command):
-    ran = run_edgekit(*command.split())
+def test_an_output_that_is_required_is_asked_for(command, tmp_path):
+    ran = run_edgekit(*command.split(), cwd=tmp_path)
     assert ran.code == 2
     assert "Missing option '-o' / '--output'" in ran.err

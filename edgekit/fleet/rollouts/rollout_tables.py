@@ -175,7 +175,7 @@ class RolloutTables:
         if not devices:
             raise FleetError(
                 "no board matches", where=f"{bundle.name} {bundle.version} for {', '.join(bundle.compatible)}",
-                do="Compare --model, --profile, --site and --group with the fleet page",
+                do="Boards with an agent count: compare --model, --profile, --site and --group with the fleet page",
             )  # fmt: skip
         with self._store.writing() as batch:
             busy = batch.execute(

@@ -40,7 +40,7 @@ ADVICE = {
     "password": "Check user and password in the broker's URL",
     "refused": "Read the broker's log",
     "no-answer": "Check that this port is an MQTT listener",
-    "lost": "Nothing, if it comes back",
+    "lost": "It reconnects by itself; if this repeats, look for another client with the same id",
     "taken-over": "Give each board a device id of its own: two share this one",
     "too-large": "Raise the broker's limit for messages to 2 KiB",
     "forbidden": "Let it do so in the broker's access list: `edgekit fleet broker-config` writes one",
