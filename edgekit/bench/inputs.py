@@ -101,7 +101,9 @@ def _in_folder(folder: Path) -> Iterator[str | InputsError]:
 
 
 def load(given: str, contract: Contract) -> Any:
-    """Arrays of .npy and .npz files, else the path. Raises what `read_arrays` raises."""
+    """Arrays of .npy and .npz files, else the path. Raises InputsError, and what `read_arrays` raises."""
+    if isinstance(given, GivenText) and contract.text is None and contract.generation is None:
+        raise InputsError("the model does not take text", where=given, do="Pass a file instead of --text")
     if isinstance(given, GivenText) or not given.lower().endswith(ARRAYS):
         return given
     arrays = _read(given, contract, sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs))
@@ -152,6 +154,8 @@ def _array_items(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | 
     arrays, inputs = _read(given, contract, _MOST_BYTES), {spec.name: spec for spec in contract.inputs}
     if len(inputs) == 1:
         arrays = {name: array for name, array in arrays.items() if name != "y" or name in inputs}
+        if not arrays:
+            raise InputsError("holds labels alone (y)", where=given, do=f"Give it an array '{next(iter(inputs))}'")
         arrays = dict(zip(inputs, arrays.values(), strict=False)) if len(arrays) == 1 else arrays
     if any(name not in arrays or arrays[name].ndim != len(spec.shape) + 1 for name, spec in inputs.items()):
         return None

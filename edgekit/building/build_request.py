@@ -169,7 +169,7 @@ class BuildRequest:
         Raises OutputError if it is not a plain file name, because it must never lead out of the output folder.
         """
         if self.name is None:
-            return re.sub(r"[^A-Za-z0-9._-]+", "-", _model_name(self.model)).lstrip(".-")[:_LONGEST] or "model"
+            return re.sub(r"[^A-Za-z0-9._-]+", "-", _model_name(self.model)).strip(".-")[:_LONGEST] or "model"
         if not re.fullmatch(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_LONGEST - 1}}}", self.name):
             raise OutputError(
                 f"invalid bundle name {self.name[:_LONGEST]!r}",

@@ -138,6 +138,14 @@ def test_a_folder_with_nothing_in_it_costs_the_others_nothing(edgekit, bundle, t
     assert told.err.startswith("error: empty: contains no pictures")
 
 
+def test_a_text_for_a_model_of_pictures_and_labels_alone_are_refused_in_words(edgekit, bundle, tmp_path):
+    np.savez(tmp_path / "labels.npz", y=np.zeros((2, 8, 8, 3), np.float32))
+    ran = edgekit("run", bundle, "labels.npz", "--text", "hello")
+    assert ran.code == 1
+    assert "labels.npz: holds labels alone (y). Give it an array 'image' [inputs]" in ran.err
+    assert "hello: the model does not take text. Pass a file instead of --text [inputs]" in ran.err
+
+
 def test_an_array_that_does_not_fit_is_named(edgekit, bundle, tmp_path):
     np.save(tmp_path / "flat.npy", np.zeros((3, 3), np.float32))
     assert edgekit("run", bundle, "flat.npy").err.startswith("error: flat.npy: input 'image': a float32 array of shape")

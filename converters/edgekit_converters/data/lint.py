@@ -4,7 +4,7 @@
         print(finding.level, finding.what, finding.do)
 
 Codes: `few-samples`, `few-evaluation`, `duplicates`, `constant-samples`, `identical-samples`, `overlap`,
-`out-of-range`, `not-finite`, `unreadable`.
+`other-scale`, `out-of-range`, `not-finite`, `unreadable`.
 
 Rules: each set is read once; an unreadable file is skipped, counted and named, and more than one in ten, or none that
 can be read, is an error.
@@ -145,6 +145,11 @@ def findings(first: Survey, second: Survey | None, contract: Contract, *, one_se
             what = f"{first.name}: {_some(origins, first.name)} that the evaluation set {second.name} has too"
             do = "They are left out of calibration; a result measured on them would flatter"
             found.append(Finding("overlap", "warning", what, do, frozenset(shared)))
+        for name in sorted(first.reach.keys() & second.reach.keys()):
+            ours, theirs = (max(map(abs, one.reach[name])) for one in (first, second))
+            if min(ours, theirs) > 0 and not 0.1 < ours / theirs < 10:
+                what = f"'{name}' is up to {ours:g} in {first.name} and up to {theirs:g} in {second.name}"
+                found.append(Finding("other-scale", "warning", what, "Scale both sets as the model takes them"))
     return _ranked(found)
 
 

@@ -225,7 +225,7 @@ class Root:
         file = self.generation(number) / "generation.json"
         text = durable.read_text(file)
         if text is None:
-            there = f"{self.numbers_text()}: edgekit status --root {self.path}"
+            there = f"{self.numbers_text()}. See: edgekit status --root {self.path}"
             raise InstallError(f"there is no generation {number}", where=str(self.path), do=there, code="no-generation")
         do = f"Install its bundle again; or another one, or go back: edgekit rollback --root {self.path}"
         found: Generation = parse_record(Generation, file, text, do)

@@ -111,6 +111,14 @@ def test_overlap_is_named_counted_and_can_be_left_out(give):
     assert without(calibration, survey(calibration), frozenset(), held_out=False) is calibration
 
 
+@pytest.mark.parametrize("factor", [1.0, 6.0, 255.0, 1 / 255])
+def test_sets_of_another_scale_are_told(give, factor):
+    x = RNG.random((200, 3))
+    found = lint(give(x[:100] * factor), give(x[100:]), VECTORS)
+    assert codes(found) == ({} if factor in (1.0, 6.0) else {"other-scale": "warning"})
+    assert all("' is up to " in finding.what and " in " in finding.what for finding in found)
+
+
 def test_nothing_left_after_the_overlap_is_an_error(give):
     dataset = give(RNG.normal(size=(3, 3)))
     with pytest.raises(CalibrationError, match="every item is in the evaluation set too"):
