@@ -84,7 +84,7 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
         raise _refused("--shape", text, "every size must be 1 or more", "NAME=1,3,224,224")
     if numbers[0] != 1:
         what = f"the first size is the batch and must be 1, not {numbers[0]}: a board answers one item at a time"
-        do = f"Write --shape {name}={','.join(map(str, (1, *numbers[1:])))}"
+        do = f"Write --shape {name}={','.join(map(str, (1, *numbers[1:])))}, or leave it out if '{name}' is a state"
         raise SourceError(what, where=f"--shape {text}", do=do)
     return name, numbers
 
