@@ -182,7 +182,8 @@ class Fleet:
                     total[3:] += self.draw.multinomial(answers, part / part.sum())
         total[0] += some[:, 1:].sum()
         total[1:3] += some[:, 0].sum(), some[:, 2].sum()
-        return _figures(total)
+        answered = sum(row[0] > 0 for row in counted)
+        return replace(_figures(total), unusual=1 - len(kept) / answered if answered else 0.0)
 
 
 def _figures(row: Array) -> Figures:

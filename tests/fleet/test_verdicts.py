@@ -377,6 +377,17 @@ def test_what_befalls_all_boards_is_not_the_versions_where_the_others_have_hardl
     assert compare(wave, new, boards=10, waves=4).says == "worse", "nor for boards without a past, which have no vote"
 
 
+@pytest.mark.parametrize(("size", "unusual", "says"), [(40, 0.09, "same"), (40, 0.0, "worse"), (12, 0.09, "worse")])
+def test_of_many_boards_that_fail_by_themselves_some_may_fail_just_now(size, unusual, says):
+    """Eight fail outright, and none of the others: in a wave of forty that is no more than their own past says."""
+    before = replace(OLD, unusual=unusual)
+    wave = boards(*[(before, figures(30, 40))] * 8, *[(before, figures(0, 40))] * (size - 8))
+    others = boards(*[(before, figures(0, 40))] * 40)
+    assert compare(wave, others, boards=100, waves=4).says == says
+    every = boards(*[(before, figures(20, 200))] * size)
+    assert compare(every, others, boards=100, waves=4).says == "worse", "a version that is worse everywhere"
+
+
 def test_the_evidence_of_a_wave_adds_to_the_next():
     few = boards((OLD, figures(4)), (OLD, figures()))
     first = compare(few, [], boards=100, waves=4)

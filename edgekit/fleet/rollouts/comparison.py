@@ -8,8 +8,10 @@ Rules:
 - each board has one vote on each figure, from LEAST_VOTE to the third root of the bound, so three boards can stop a
   roll-out (half of them, if it has fewer than five), and one can neither stop it nor outvote the others;
 - votes are divided by the mean vote of boards outside the wave, their strongest left out: what befalls every board,
-  or some at any time, is not the version's. Counts decide nothing before these boards would have shown the same,
-  by LEAST_ANSWERS at most, or the wave has all that it needs;
+  or some at any time, is not the version's. In a wave of many it is at least what boards that fail by themselves as
+  often as in the day before would give, since few others may fail just now;
+- counts decide nothing before these boards would have shown the same, by LEAST_ANSWERS at most, or the wave has all
+  that it needs;
 - the evidence is the product of the votes, and of those of the waves before if they made it stronger. It is worse than
   chance at the bound, which spends RISK over all figures and waves, however often they are looked at;
 - a wave with much evidence against it is watched longer before it is no worse: looking more often costs no risk;
@@ -40,6 +42,8 @@ MOST_PSI = 0.2
 TIMES = (2.0, 8.0)
 """How many times the share that is no worse a worse version has: each is tested."""
 _FEW = 20
+_MANY = 5
+"""Times as many boards as can stop a roll-out: of so many some fail by themselves."""
 _ENOUGH_BAD = 25
 """Bad answers that others would have given, were they as bad as the wave's."""
 _SURE = 2.0
@@ -57,13 +61,15 @@ class Figures:
     """n: answers.
     over: those over budget.
     latency: of answers by the device itself, milliseconds.
-    psi: the largest, None if unknown."""
+    psi: the largest, None if unknown.
+    unusual: share of quarters that were left out, in which the board failed by itself."""
 
     n: int = 0
     errors: int = 0
     over: int = 0
     latency: Histogram = field(default_factory=Histogram)
     psi: float | None = None
+    unusual: float = 0.0
 
     @property
     def requests(self) -> int:
@@ -300,11 +306,13 @@ def compare(
     answers = sum(min(one.before.requests, one.since.requests, LEAST_ANSWERS) for one in wave)
     wanted = LEAST_ANSWERS * min(agreeing(boards), max(1, len(wave)))
     heard = [one.since.requests for one in others if one.before.requests]
+    many = [*wave, *others] if len(wave) > _MANY * agreeing(boards) else []
+    unusual = fmean([max(one.before.unusual, one.since.unusual) for one in many] or [0.0])
     for question in questions:
         mine, theirs = question.votes(wave, most), question.votes(others, most)
         sums, sure, against = _sums(mine), 0.0, 0.0
         for place in range(len(question.times)):
-            usual = _usual([one.votes[place] for one in theirs], most)
+            usual = max(_usual([one.votes[place] for one in theirs], most), 1.0 + unusual * (most - 1.0))
             found.append(max(0.0, before[len(found)]) + sum(math.log(one.votes[place] / usual) for one in mine))
             voters = [one.board for one in mine if one.votes[place] > 1.0]
             sure, against = max(sure, found[-1] / math.log(bound)), max(against, len(voters))

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgekit.fleet.rollouts.comparison import BoardFigures, Figures, usual_quarters
 from edgekit.fleet.rollouts.rollout_tables import ABSENT_MS, Rollout
@@ -106,7 +106,8 @@ class WaveFigures:
             quarters = found.get(device, [])
             counts = [tuple(sums.counts[place] for place in (_N, _ERRORS, _OVER)) for sums in quarters]
             usual = usual_quarters([(n + errors, errors, over) for n, errors, over in counts])
-            before[device] = _figures([quarters[place] for place in usual])
+            kept = len(usual) / max(1, sum(n + errors > 0 for n, errors, _ in counts))
+            before[device] = replace(_figures([quarters[place] for place in usual]), unusual=1 - kept if usual else 0.0)
 
     def _quarters(self, rollout: Rollout, devices: Sequence[str], since_ms: int) -> list[Quarter]:
         return self._store.quarters(devices, rollout.name, since_ms) if devices else []
