@@ -101,7 +101,7 @@ def _in_folder(folder: Path) -> Iterator[str | InputsError]:
 
 
 def load(given: str, contract: Contract) -> Any:
-    """Arrays of .npy and .npz files, else the path. Raises InputsError, and what `read_arrays` raises."""
+    """Arrays of .npy and .npz files, else the path. Raises InputsError or InputError."""
     if isinstance(given, GivenText) and contract.text is None and contract.generation is None:
         raise InputsError("the model does not take text", where=given, do="Pass a file instead of --text")
     if isinstance(given, GivenText) or not given.lower().endswith(ARRAYS):
