@@ -9,7 +9,7 @@ import time
 import urllib.request
 
 import pytest
-from fleet.boards import NOW, birth, payload
+from fleet.boards import NOW, birth, payload, windows
 from listener import Listener
 from mosquitto import Mosquitto
 
@@ -88,7 +88,7 @@ def test_group_25_every_hostile_payload_is_counted_under_one_word_and_the_next_b
     board.wait(lambda heard: any("porch-3" in topic for topic, *_ in heard.heard))
     assert dict(ingest.refused) == wanted
     assert ingest.counts["fault"] == ingest.counts["store"] == 0
-    assert store.windows("porch-3")
+    assert windows(store, "porch-3")
     assert store.device("porch-1").n == 0
 
 
