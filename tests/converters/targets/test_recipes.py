@@ -18,7 +18,8 @@ def test_a_recipe_is_called_what_it_is() -> None:
 
 def test_recipes_with_quantized_activations_need_calibration() -> None:
     for name, recipe in RECIPES.items():
-        assert recipe.needs_calibration == any(part in name for part in ("int8-qdq", "tflite-int8", "ncnn-int8", "int16x8"))
+        parts = ("int8-qdq", "tflite-int8", "ncnn-int8", "int16x8")
+        assert recipe.needs_calibration == any(part in name for part in parts)
 
 
 def test_what_is_tried_by_default_is_what_boards_run_well() -> None:
