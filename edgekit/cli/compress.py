@@ -102,7 +102,7 @@ def contract(
     from edgekit_converters.recipe.store import DiskStore, default_folder
     from edgekit_converters.sources.load import open_source
     from edgekit_converters.sources.source_model import toml_text
-    from edgekit_converters.sources.transformer import is_transformer, read_transformer
+    from edgekit_converters.sources.transformer import find_tokenizer, is_transformer, read_transformer
 
     file = output or default_file(model)
     if file.exists():
@@ -115,7 +115,7 @@ def contract(
         if network.exists():
             raise OutputError("the file already exists", where=str(network), do="Remove it, or rename the folder")
         write_whole(network, found.onnx, "the model")
-        tokenizer = os.path.relpath(model / "tokenizer.json", file.parent)
+        tokenizer = os.path.relpath(find_tokenizer(model), file.parent)
         source = open_source(network, chosen, store)
         text = toml_text({**found.contract, "text": {"tokenizer": tokenizer, **found.contract["text"]}})
         text, model = f"# From {model.name}/config.json. Check each line.\n{text}", network

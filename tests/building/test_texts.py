@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
 
 import numpy as np
 import pytest
+import sentencepiece
 import worded
 
 from edgekit_converters.data.describe_contract import describe
@@ -66,6 +68,27 @@ def test_a_linked_folder_gives_both_files_its_own_name(tmp_path, edgekit):
     (tmp_path / "mini").symlink_to(tmp_path / "snapshot")
     assert edgekit("contract", "mini", "--length", str(LENGTH)).code == 0
     assert {"mini.onnx", "mini.contract.toml"} <= {file.name for file in tmp_path.iterdir()}
+
+
+def test_a_sentencepiece_file_stands_for_a_tokenizer(tmp_path, edgekit):
+    folder, made = worded.write_folder(tmp_path / "mini"), io.BytesIO()
+    (folder / "tokenizer.json").unlink()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(worded.LINES), model_writer=made, vocab_size=40, model_type="unigram",
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    (folder / "spiece.model").write_bytes(made.getvalue())
+    ran = edgekit("contract", "mini", "--length", str(LENGTH))
+    assert ran.code == 0, ran.err
+    assert 'tokenizer = "mini/spiece.model"' in (tmp_path / "mini.contract.toml").read_text()
+    ids = TextInput(contract_of(tmp_path))(worded.LINES[0])["input_ids"]
+    own = sentencepiece.SentencePieceProcessor(model_proto=made.getvalue())
+    spelt = [own.bos_id(), *own.encode(worded.LINES[0]), own.eos_id()]
+    assert len(spelt) > LENGTH, "it is cut, and keeps its end"
+    assert ids.tolist() == [*spelt[: LENGTH - 1], own.eos_id()]
+    (folder / "spiece.model").write_bytes(b"another file")
+    with pytest.raises(ContractFileError, match="cannot be read: it is not a SentencePiece model"):
+        contract_of(tmp_path)
 
 
 def test_the_current_folder_gives_both_files_its_own_name(tmp_path, monkeypatch):

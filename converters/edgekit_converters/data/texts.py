@@ -16,6 +16,7 @@ from typing import ClassVar, cast, get_args
 
 import numpy as np
 
+from edgekit_converters.data import sentencepiece
 from edgekit_converters.data.dataset import Canonical, Dataset, Example, Label, fingerprint_of
 from edgekit_converters.data.folder import Classes
 from edgekit_converters.recipe.conversion_errors import CalibrationError, ContractFileError
@@ -152,11 +153,12 @@ def text_spec(document: Table, inputs: Sequence[InputContract]) -> TextSpec | No
 
 
 def _registered(file: Path, table: Table) -> str:
-    """The digest of a tokenizer.json, which is parsed once to see that it is one."""
+    """The digest of a tokenizer.json, parsed to see that it is one, or of a SentencePiece file."""
     try:
         if file.stat().st_size > MAX_TOKENIZER_BYTES:
             table.stop("tokenizer", f"{file} has more than {MAX_TOKENIZER_BYTES >> 20} MB", "Name a tokenizer.json")
-        digest = register(file.read_bytes())
+        data = file.read_bytes()
+        digest = register(sentencepiece.tokenizer_json(data) if file.suffix == sentencepiece.SUFFIX else data)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = getattr(error, "strerror", None) or error
         table.stop("tokenizer", f"{file} cannot be read: {why}", "Name the model's tokenizer.json")

@@ -51,6 +51,15 @@ def is_transformer(path: Path) -> bool:
     return (path / "config.json").is_file() and not (path / "saved_model.pb").is_file()
 
 
+def find_tokenizer(folder: Path) -> Path:
+    """tokenizer.json, or T5's and ALBERT's SentencePiece file. Raises SourceError."""
+    found = next((folder / name for name in ("tokenizer.json", "spiece.model") if (folder / name).is_file()), None)
+    if found is None:
+        do = "Save it with transformers: AutoTokenizer.from_pretrained(FOLDER, use_fast=True).save_pretrained(FOLDER)"
+        _refuse(folder, "it has no tokenizer.json", do)
+    return found
+
+
 def read_transformer(folder: Path, length: int | None = None) -> Transformer:
     """Read the folder.
 
@@ -58,9 +67,7 @@ def read_transformer(folder: Path, length: int | None = None) -> Transformer:
     if find_spec("onnx") is None:
         raise MissingExtraError("convert", "an ONNX file")
     config = _json(folder / "config.json")
-    if not (folder / "tokenizer.json").is_file():
-        do = "Save it with transformers: AutoTokenizer.from_pretrained(FOLDER, use_fast=True).save_pretrained(FOLDER)"
-        _refuse(folder, "it has no tokenizer.json", do)
+    find_tokenizer(folder)
     longest = _whole(folder, config, "max_position_embeddings", 1 << 20)
     said = _json(folder / "sentence_bert_config.json", {}).get("max_seq_length")
     chosen = length or min(said if isinstance(said, int) and said > 2 else longest, longest, DEFAULT_LENGTH)
