@@ -10,7 +10,8 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("amqtt", "h11", "starlette", "uvicorn"), ("fleet",)),
     "jinja2": ("convert", "fleet"),
     **dict.fromkeys(
-        ("h5py", "keras", "onnx", "onnxslim", "rfc8785", "rich", "tensorflow", "tf2onnx", "yaml"), ("convert",)
+        ("h5py", "keras", "onnx", "onnxslim", "rfc8785", "rich", "sentencepiece", "tensorflow", "tf2onnx", "yaml"),
+        ("convert",),
     ),
     **dict.fromkeys(("ai_edge_litert", "flatbuffers"), ("litert",)),
     **dict.fromkeys(("onnxscript", "torch"), ("torch",)),

@@ -20,7 +20,7 @@ def tokenizer_json(data: bytes) -> bytes:
         from sentencepiece import sentencepiece_model_pb2
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     except ImportError as error:
-        raise MissingExtraError("text", "a SentencePiece file, with the packages sentencepiece and protobuf") from error
+        raise MissingExtraError("convert", "a SentencePiece file") from error
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
         proto.ParseFromString(data)

@@ -142,7 +142,7 @@ def activate(
         journal = settle(root, clock)
         wanted = number if number is not None else journal.on_trial
         if wanted is None:
-            do = f"There is nothing to decide. {root.numbers_text()}: edgekit status --root {root.path}"
+            do = f"There is nothing to decide. {root.numbers_text()}. See: edgekit status --root {root.path}"
             raise InstallError("no generation is on trial", where=str(root.path), do=do, code="no-generation")
         return _switch(root, journal, wanted, "activated", trust)
 

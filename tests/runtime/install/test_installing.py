@@ -93,10 +93,10 @@ def test_a_generation_is_activated_by_its_number(made, put, root):
     both = "1 (tiny version 1), 2 (tiny version 2)"
     with pytest.raises(InstallError, match="there is no generation 7", check=has_code("no-generation")) as caught:
         activate(root, 7)
-    assert caught.value.do == f"Generations: {both}: edgekit status --root {root}"
+    assert caught.value.do == f"Generations: {both}. See: edgekit status --root {root}"
     with pytest.raises(InstallError, match="no generation is on trial", check=has_code("no-generation")) as caught:
         activate(root)
-    assert caught.value.do == f"There is nothing to decide. Generations: {both}: edgekit status --root {root}"
+    assert caught.value.do == f"There is nothing to decide. Generations: {both}. See: edgekit status --root {root}"
     assert version(root) == "1"
 
 
