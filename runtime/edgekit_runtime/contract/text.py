@@ -71,7 +71,7 @@ def tokenizer(digest: str) -> Any:
                 from tokenizers import Tokenizer
             except ImportError as error:
                 raise MissingExtraError("text", "a text") from error
-            made = _guarded(lambda: Tokenizer.from_buffer(tokenizer_file(digest)))
+            made = guarded(lambda: Tokenizer.from_buffer(tokenizer_file(digest)))
             if isinstance(made, Exception):
                 do = "Save it again with transformers' save_pretrained"
                 raise ContractError(f"it is not a tokenizer.json: {made}"[:300], where="the tokenizer", do=do)
@@ -81,7 +81,7 @@ def tokenizer(digest: str) -> Any:
         return _parsed[digest]
 
 
-def _guarded(call: Any) -> Any:
+def guarded(call: Any) -> Any:
     """What `call` returns, or its error; a panic of the Rust library is not an `Exception`."""
     try:
         return call()
@@ -141,7 +141,7 @@ class TextInput:
         spec, length = self._spec, self._length
         text = self.admit(value).data.decode()
         read = tokenizer(spec.tokenizer)
-        found = _guarded(lambda: read.encode(text, add_special_tokens=False))
+        found = guarded(lambda: read.encode(text, add_special_tokens=False))
         if isinstance(found, Exception):
             raise self._refusal(f"the tokenizer refuses the text: {found}"[:300], "Remove unusual characters")
         if not found.ids:

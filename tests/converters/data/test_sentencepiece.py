@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,21 @@ def test_it_gives_the_same_tokens(lines, options):
 def test_other_bytes_are_refused(data):
     with pytest.raises(ValueError, match="not a SentencePiece model"):
         tokenizer_json(data)
+
+
+def test_a_damaged_file_is_refused_or_read_and_nothing_else(lines):
+    data, draw = trained(lines, vocab_size=100, normalization_rule_name="identity"), random.Random(1)
+    ends = Counter()
+    for _ in range(300):
+        damaged = bytearray(data[: draw.choice([len(data), draw.randrange(len(data))])])
+        for _ in range(min(len(damaged), 4)):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        try:
+            ends[bool(tokenizer_json(bytes(damaged)))] += 1
+        except ValueError as error:
+            ends[str(error)[:31]] += 1
+    assert set(ends) <= {True, "it is not a SentencePiece model"}
+    assert len(ends) == 2
 
 
 def test_another_kind_is_refused(lines):
