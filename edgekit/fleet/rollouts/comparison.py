@@ -42,7 +42,7 @@ MOST_PSI = 0.2
 TIMES = (2.0, 8.0)
 """How many times the share that is no worse a worse version has: each is tested."""
 _FEW = 20
-_MANY = 5
+_MANY = 3
 """Times as many boards as can stop a roll-out: of so many some fail by themselves."""
 _ENOUGH_BAD = 25
 """Bad answers that others would have given, were they as bad as the wave's."""
