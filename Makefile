@@ -73,7 +73,7 @@ test-python-%: setup
 	set -e; rm -rf build/wheel-$* .venv-$*; \
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel-$* . >/dev/null; \
 	$(BIN)/uv venv --quiet --python $$python .venv-$*; \
-	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel-$*/*.whl)[litert,onnx,camera,video,image,telemetry]" $(TEST_TOOLS); \
+	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel-$*/*.whl)[litert,onnx,ncnn,text,camera,video,image,telemetry]" $(TEST_TOOLS); \
 	$(FEWER) .venv-$*/bin/python $(PYTEST) $(call report,python-$*) $(if $(filter $*,$(COVERED)),$(call coverage,$*)) $(BOARD_SUITES) $(if $(filter 3.10,$*),,$(KERNELS:%=--ignore=%))
 
 test-tflite-runtime: setup-tflite
