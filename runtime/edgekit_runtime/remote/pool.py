@@ -46,7 +46,7 @@ class StreamedReply:
 
     def __init__(self, pool: Pool, response: HTTPResponse, connection: TimedConnection) -> None:
         self._pool, self._response, self._connection = pool, response, connection
-        self.status, self.headers = response.status, response.headers
+        self.status, self.headers, self._closed = response.status, response.headers, False
 
     def line(self, most: int, deadline: Deadline) -> bytes:
         """The next line with its end; at most that many bytes, none at the answer's end.
@@ -66,6 +66,9 @@ class StreamedReply:
 
     def close(self) -> None:
         """Keep the connection if the answer was read to its end. Idempotent."""
+        if self._closed:  # another exchange may be using it
+            return
+        self._closed = True
         if self._response.isclosed() and not self._response.will_close:
             self._pool.keep(self._connection)
         else:
@@ -113,7 +116,7 @@ class Pool:
         def ask(connection: TimedConnection) -> StreamedReply:
             connection.timed.most = connection.timed.received + self._most_bytes + _MOST_FRAMING
             try:
-                response = self.guarded(lambda: _ask(connection, "POST", self._prefixed(path), headers, parts))
+                response = self.guarded(lambda: _ask(connection, "POST", self._endpoint.prefix + path, headers, parts))
             except BaseException:
                 connection.end()
                 raise
@@ -146,9 +149,6 @@ class Pool:
                 self._breaks += 1
                 self.forget()  # its neighbours died with it
         return ask(self._endpoint.connect(deadline))
-
-    def _prefixed(self, path: str) -> str:
-        return self._endpoint.prefix + path
 
     def keep(self, connection: TimedConnection) -> None:
         if self._closed:
@@ -196,7 +196,7 @@ class Pool:
 
         def answer() -> Reply:
             nonlocal keep
-            response = _ask(connection, method, self._prefixed(path), headers, parts)
+            response = _ask(connection, method, self._endpoint.prefix + path, headers, parts)
             reply = Reply(response.status, response.headers, self._read(response))
             keep = not response.will_close
             return reply

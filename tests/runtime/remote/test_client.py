@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from refusing import has_code
 from scripted import Scripted, http, reset
 
 from edgekit_runtime.remote.client import HostClient, ModelIdentity, server_timing
+from edgekit_runtime.remote.endpoint import Deadline, Endpoint
 from edgekit_runtime.remote.oip import HEADER_LENGTH, InferResponse, decode_request, encode_response
+from edgekit_runtime.remote.pool import Pool
 from edgekit_runtime.system.errors import HostError
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(1, 6)}
@@ -87,6 +90,23 @@ def test_a_connection_that_died_while_it_was_kept_is_replaced_silently():
         for _ in range(3):
             np.testing.assert_array_equal(client.infer(X, LONG).outputs["y"], X["x"] * 2)
     assert len({a.connection for a in host.asked}) == 3
+
+
+def test_a_streamed_answer_that_is_closed_twice_gives_its_connection_back_once():
+    with Scripted(lambda asked, _: http(200, asked.body)) as host:
+        endpoint = Endpoint(host.url, connect_timeout_s=LONG)
+        with closing(Pool(endpoint, limit=2)) as pool:
+
+            def ask(said):
+                return pool.stream("/v2", Deadline(LONG), {}, (said,))
+
+            reply = ask(b'"once"')
+            assert reply.read(100) == b'"once"'
+            reply.close()
+            reply.close()
+            together = [ask(b'"one"'), ask(b'"other"')]
+            assert [one.read(100) for one in together] == [b'"one"', b'"other"']
+    assert [one.connection for one in host.asked] == [0, 0, 1]
 
 
 def test_no_more_connections_than_allowed_are_open_at_once():
