@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import time
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -53,6 +52,7 @@ def acknowledge(number: int, by: str | None, store: str, as_json: bool) -> None:
     edgekit fleet acknowledge 12
     """
     from edgekit.fleet.alerts.alert_tables import AlertTables
+    from edgekit.fleet.store.records import now_ms
 
     with opt.opened_store(store) as opened:
         taken = AlertTables(opened).acknowledge(number, by or getpass.getuser(), now_ms())
@@ -75,6 +75,7 @@ def silence(what: str, hours: float, store: str, as_json: bool) -> None:
     edgekit fleet silence p99:net:7:raspberry-pi-4
     """
     from edgekit.fleet.alerts.alert_tables import AlertTables
+    from edgekit.fleet.store.records import now_ms
 
     until_ms = now_ms() + int(hours * 3_600_000)
     with opt.opened_store(store) as opened:
@@ -100,6 +101,7 @@ def check(rules: Path | None, hours: float, store: str, as_json: bool) -> None:
     from edgekit.fleet.alert_runner import replay
     from edgekit.fleet.alerts.rules_file import Rules, read_rules
     from edgekit.fleet.open_files import bearing
+    from edgekit.fleet.store.records import now_ms
 
     read = read_rules(rules) if rules is not None else Rules()
     now = now_ms()
@@ -124,7 +126,3 @@ COMMANDS: tuple[click.Command, ...] = (alerts, acknowledge, silence, check)
 
 def _at(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M} UTC"
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli import options as opt
-from edgekit.cli.alerts import now_ms
 from edgekit.cli.printing import print_result
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, st
         raise click.UsageError("Pass either --url or --server.")
     from edgekit.fleet.rollouts.rollout_tables import fitting
     from edgekit.fleet.rollouts.waves import RolloutPlan, parse_share
+    from edgekit.fleet.store.records import now_ms
     from edgekit.fleet.web import BundleFiles, bundles_beside, read_bundle_facts
 
     waves = tuple(parse_share(one.strip()) for one in given["waves"].split(","))
@@ -110,6 +110,8 @@ def _speaking(word: Word, what: str) -> click.Command:
     @opt.store()
     @opt.as_json
     def command(number: int, store: str, as_json: bool) -> None:
+        from edgekit.fleet.store.records import now_ms
+
         with _opened(store) as (_, tables):
             _show(tables.speak(number, word, now_ms()), tables, as_json)
 
