@@ -5,8 +5,9 @@
     comparison.ratios           # p50_ms: 0.81, beyond the noise
 
 Rules:
-- subjects may differ: bundle, recipe, engine, its version and threads, cache and batching. Everything else is a
+- subjects may differ: build, recipe, engine, its version and threads, cache and batching. Everything else is a
   condition; one that differs, or that one record lacks, refuses the comparison by name;
+- models are different, and not compared, if neither the name nor the contract is the same;
 - a run on a throttled machine is compared with nothing;
 - what a run was too short to measure is not compared;
 - a ratio whose two ranges overlap is noise.
@@ -25,7 +26,8 @@ from edgekit_runtime.system.files import read_regular
 from edgekit_runtime.system.strict_json import from_json, strict_json
 
 _MOST = 1 << 24
-_SUBJECTS = ("bundle", "recipe", "engine", "engine_version", "threads")
+_MODEL = ("model", "contract_digest")
+_SUBJECTS = ("model", "bundle", "bundle_digest", "recipe", "engine", "engine_version", "threads")
 _MACHINE = ("cpu", "cores", "machine", "system", "governor", "python", "numpy")
 _SETUP = ("cache", "batch")
 _LOAD = ("loop", "concurrency", "rate_per_s", "arrivals", "budget_ms")
@@ -59,7 +61,8 @@ class RecordDifference:
 
     def __str__(self) -> str:
         unknown = "none" if self.name in _LOAD else "not known"
-        return f"{self.name}: {_show(self.then, unknown)} then, {_show(self.now, unknown)} now"
+        most = 12 if self.name == "bundle_digest" else None
+        return f"{self.name}: {_show(self.then, unknown)[:most]} then, {_show(self.now, unknown)[:most]} now"
 
 
 @dataclass(frozen=True)
@@ -151,9 +154,10 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> BenchComparison:
     """old, new: as `measure` makes them."""
     subjects = [RecordDifference(name, old.get(name), new.get(name)) for name in _SUBJECTS]
     subjects += [RecordDifference(name, old["load"].get(name), new["load"].get(name)) for name in _SETUP]
-    refused = known_before(old, new["conditions"], new["load"]) + _differences_during(
-        old["conditions"], new["conditions"]
-    )
+    models = [RecordDifference(name, old.get(name), new.get(name)) for name in _MODEL]
+    different = all(None not in (one.then, one.now) and one.then != one.now for one in models)
+    refused = [*models[:different], *known_before(old, new["conditions"], new["load"])]
+    refused += _differences_during(old["conditions"], new["conditions"])
     ratios = [] if refused else [r for name in (*_FIGURES, *_ONCE) if (r := _ratio(name, old, new)) is not None]
     return BenchComparison(refused, [one for one in subjects if one.then != one.now], ratios)
 
@@ -173,15 +177,12 @@ def _differences_during(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[
 
 
 def _too_short(during: Mapping[str, Any]) -> bool:
-    seconds = during.get("seconds")
-    return seconds is not None and seconds < LEAST_S
+    return during.get("seconds") is not None and during["seconds"] < LEAST_S
 
 
 def _differ(then: float | None, now: float | None, far: Callable[[float, float], bool]) -> bool:
     """Whether two figures are far from each other, or only one of them is known."""
-    if then is None or now is None:
-        return then is not now
-    return far(then, now)
+    return then is not now if then is None or now is None else far(then, now)
 
 
 def _mean_clock(during: Mapping[str, Any]) -> float | None:

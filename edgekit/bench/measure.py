@@ -69,14 +69,8 @@ def measure(
     items = golden_inputs(bundle)
     if load.least_s and bundle.manifest.contract.task == "generation":  # each takes as long as its tokens
         load = replace(load, requests=20)
-    given: dict[str, Any] = {
-        "engine": setup.engine,
-        "threads": setup.threads,
-        "cache": setup.cache,
-        "trust": [str(one) for one in setup.trust],
-        "allow_unsigned": setup.allow_unsigned,
-        "pin": setup.pin,
-    }
+    names = ("engine", "threads", "cache", "allow_unsigned", "pin")
+    given = {name: getattr(setup, name) for name in names} | {"trust": [str(one) for one in setup.trust]}
     cold = cold_start(path, given, bundle.secret, batching=setup.batching)
     before_mb = resident_mb()
     limits, start = ModelLimits(batching=setup.batching), perf_counter()
@@ -90,6 +84,8 @@ def measure(
     own = (e.blob for e in bundle.manifest.artifacts if e.recipe == described["recipe"] and e.role != "batch")
     return {
         "bundle": str(path),
+        "model": bundle.manifest.name,
+        "contract_digest": bundle.manifest.contract_digest,
         "profile": bundle.manifest.target.profile,
         "bundle_digest": bundle.digest,
         "artifact_sha256": next(own, None),

@@ -35,12 +35,7 @@ LEAST_S = 1.0
 @click.option(
     "--duration-s", type=opt.FiniteRange(0.1, 86_400), metavar="S", help="Measure for this long, instead of -n."
 )
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, 1024),
-    metavar="N",
-    help="Concurrent callers. Default: 1.",
-)
+@click.option("--concurrency", type=click.IntRange(1, 1024), metavar="N", help="Concurrent callers. Default: 1.")
 @click.option(
     "--rate",
     type=opt.FiniteRange(0.001, 1_000_000),
@@ -61,12 +56,9 @@ LEAST_S = 1.0
 @opt.threads()
 @opt.pin
 @click.option(
-    "--compare",
-    "old",
-    type=opt.PATH,
-    metavar="RECORD",
-    help="Compare with an earlier record; exit 1 if the machine or its load differs.",
-)
+    "--compare", "old", type=opt.PATH, metavar="RECORD",
+    help="Compare with an earlier record; exit 1 if the model, machine or load differs.",
+)  # fmt: skip
 @opt.output("RECORD", "Write the record there, as JSON.")
 @click.option(
     "--on", metavar="USER@HOST", help="Measure over ssh on a board where `edgekit deploy` installed the bundle."

@@ -81,10 +81,10 @@ def _opening_lines(found: dict[str, Any]) -> list[str]:
     """How long opening took, and the memory; a cold start holds the runtime and the model only."""
     start = []
     if found["cold_start_ms"] is not None:
-        start.append(f"cold start {found['cold_start_ms']:.0f} ms, Python and imports included")
+        start.append(f"cold start {found['cold_start_ms']:.0f} ms (new process: Python, imports, opening)")
     if found["first_open_ms"] is not None:
-        start.append(f"the first one ever {found['first_open_ms']:.0f}, with tests and tuning")
-    start += [f"opening {found['ready_ms']:.0f}", f"first answer {found['first_ms']:.2f}"]
+        start.append(f"first one ever {found['first_open_ms']:.0f} (with tests and tuning)")
+    start += [f"opening alone {found['ready_ms']:.0f} ms", f"first answer {found['first_ms']:.2f} after it"]
     grown, peak, alone = found["rss_mb"], found["peak_rss_mb"], found["cold_rss_mb"]
     memory = [f"peak memory {'not known' if peak is None else f'{peak:.0f} MB'}"]
     if None not in grown.values():
@@ -119,7 +119,8 @@ def comparison_lines(old: Path | None, compared: BenchComparison | None) -> list
     if compared is None:
         return []
     if compared.refused:
-        return [f"not compared with {old}, because conditions differ:", *(f"  {one}" for one in compared.refused)]
+        what = "it is another model" if compared.refused[0].name == "model" else "conditions differ"
+        return [f"not compared with {old}, because {what}:", *(f"  {one}" for one in compared.refused)]
     what = "; ".join(map(str, compared.subjects)) or "the same bundle on the same engine"
     lines = [f"against {old} ({what})", f"  {'':<17} {'then':>9} {'now':>9} {'ratio':>7}   then ranged    now ranges"]
     for r in compared.ratios:

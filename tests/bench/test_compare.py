@@ -13,7 +13,8 @@ from edgekit.bench.compare import RecordError, compare, read_record
 def record(**changes):
     """A record of a calm machine; changes by dotted path, as {"conditions.cpu": "other"}."""
     made = {
-        "bundle": "a.ekb", "recipe": "tflite-int8", "engine": "litert", "engine_version": "2.1.3", "threads": 1,
+        "bundle": "a.ekb", "model": "net", "contract_digest": "ab", "bundle_digest": "cd",
+        "recipe": "tflite-int8", "engine": "litert", "engine_version": "2.1.3", "threads": 1,
         "p50_ms": 10.0, "p95_ms": 12.0, "p99_ms": 14.0, "throughput_per_s": 98.0,
         "first_ms": 20.0, "ready_ms": 900.0, "peak_rss_mb": 80.0,
         "spread": {"p50_ms": [9.8, 10.3], "p95_ms": [11.0, 13.0], "p99_ms": [12.5, 16.0],
@@ -42,6 +43,7 @@ def record(**changes):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
+        ({"model": "other", "contract_digest": "ef", "bundle_digest": "12"}, ["model"]),
         ({"conditions.cpu": "Pi 5"}, ["cpu"]),
         ({"conditions.governor": "ondemand"}, ["governor"]),
         ({"conditions.governor": None}, ["governor"]),
@@ -82,7 +84,10 @@ def test_two_throttled_runs_are_not_alike_either():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"bundle": "b.ekb"},
+        {"bundle": "b.ekb", "bundle_digest": "12"},
+        {"model": "net-pruned", "bundle_digest": "12"},
+        {"contract_digest": "ef", "bundle_digest": "12"},
+        {"model": None, "contract_digest": None},
         {"recipe": "onnx-int8-qdq", "engine": "onnxruntime", "engine_version": "1.31"},
         {"threads": 4},
         {"load.cache": True},
@@ -96,7 +101,8 @@ def test_two_throttled_runs_are_not_alike_either():
 def test_what_is_compared_may_differ(changes):
     told = compare(record(), record(**changes))
     assert told.refused == []
-    assert {one.name for one in told.subjects} == {path.split(".")[-1] for path in changes if "conditions" not in path}
+    named = {path.split(".")[-1] for path in changes if "conditions" not in path} - {"contract_digest"}
+    assert {one.name for one in told.subjects} == named
     assert told.ratios
 
 

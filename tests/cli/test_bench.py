@@ -42,7 +42,8 @@ def test_a_person_reads_percentiles_stages_start_memory_and_conditions(edgekit, 
         "1 caller",
         "p50",
         "p99",
-        "opening",
+        "(new process: Python, imports, opening)",
+        "opening alone",
         "peak memory",
         "engine",
         "NumPy",
@@ -125,6 +126,19 @@ def test_records_of_other_conditions_are_refused_before_anything_is_timed(edgeki
     assert "concurrency: 1 then, 2 now" in ran.err
     told = edgekit("bench", bundle, "--compare", "pi.json", "--json")
     assert told.json["error"]["code"] == "conditions-differ"
+
+
+def test_a_record_of_another_model_is_refused_and_one_of_another_build_is_not(edgekit, bundle, tmp_path):
+    made = edgekit("bench", bundle, "-n", "20", "--json").json
+    (tmp_path / "build.json").write_text(json.dumps(made | {"bundle_digest": "0" * 64}))
+    (tmp_path / "other.json").write_text(json.dumps(made | {"model": "file_types", "contract_digest": "0" * 64}))
+    ran = edgekit("bench", bundle, "-n", "20", "--compare", "other.json")
+    assert ran.code == 1
+    assert "not compared with other.json, because it is another model:" in ran.out
+    assert "model: file_types then, tiny now" in ran.out
+    ran = edgekit("bench", bundle, "-n", "20", "--compare", "build.json", "--json")
+    assert {one["name"] for one in ran.json["compared"]["refused"]} <= MOVING
+    assert [one["name"] for one in ran.json["compared"]["subjects"]] == ["bundle_digest"]
 
 
 def test_records_whose_machine_was_busier_are_refused_afterwards(edgekit, bundle, tmp_path):
