@@ -17,6 +17,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 ODD = [
     "", " two  spaces ", "tab\tnew\nline", "\u65e5\u672c\u8a9e", "\U0001f469\u200d\U0001f467 joined", "\ufb01ne",
     "e\u0301 \u00e9", "\uff21\uff22 wide", "\u0645\u0631\u062d\u0628\u0627", "x" * 400, "a\u200bb", "$5.00 (-3 %)",
+    "(in brackets)", " a \n b ", "\ttab",
 ]  # fmt: skip
 
 
@@ -32,18 +33,25 @@ def trained(lines, **options) -> bytes:
     return made.getvalue()
 
 
-@pytest.mark.parametrize("options", [{}, {"byte_fallback": True}, {"add_dummy_prefix": False}, {"bos_id": -1}])
+OPTIONS = [
+    {}, {"byte_fallback": True}, {"add_dummy_prefix": False}, {"bos_id": -1}, {"remove_extra_whitespaces": False},
+    {"normalization_rule_name": "identity"}, {"user_defined_symbols": ["(", "-", ".", "\u2013", "\u00a3", "edgekit"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, *({"model_type": "bpe"} | one for one in OPTIONS)])
 def test_it_gives_the_same_tokens(lines, options):
     data = trained(lines, **options)
     theirs, ours = spm.SentencePieceProcessor(model_proto=data), Tokenizer.from_str(tokenizer_json(data).decode())
     for text in [*ODD, *lines[1::9]]:
         want, got = theirs.encode(text), ours.encode(text, add_special_tokens=False).ids
         if want != got:  # as likely, so either may be taken
+            assert "model_type" not in options, text
             scores = [sum(map(theirs.get_score, ids)) for ids in (want, got)]
             assert scores[0] == pytest.approx(scores[1], abs=1e-3), text
             assert theirs.decode(want) == theirs.decode(got)
     assert ours.encode("hello").tokens[-1] == "</s>"
-    assert (ours.encode("hello").tokens[0] == "<s>") == (options != {"bos_id": -1})
+    assert (ours.encode("hello").tokens[0] == "<s>") == ("bos_id" not in options)
 
 
 @pytest.mark.parametrize("data", [b"", b"no model", bytes(100)])
@@ -68,5 +76,5 @@ def test_a_damaged_file_is_refused_or_read_and_nothing_else(lines):
 
 
 def test_another_kind_is_refused(lines):
-    with pytest.raises(ValueError, match="of the kind Unigram"):
-        tokenizer_json(trained(lines, model_type="bpe"))
+    with pytest.raises(ValueError, match="of the kind Unigram or BPE"):
+        tokenizer_json(trained(lines, model_type="char", vocab_size=100))
