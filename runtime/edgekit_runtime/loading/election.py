@@ -1,7 +1,7 @@
 """The rule by which a board's candidate is elected, and the file that keeps the verdict.
 
     verdict = choose_verdict(tried, champion, memory_mb=None, budget_ms=40.0)
-    verdict.why                 # "the fastest of 6: p50 3.2 ms, p99 3.4 ms, 3.1 ms of processor; the next takes 3.9 ms"
+    verdict.why     # "the fastest by p50 and p99: p50 3.2 ms, p99 3.4 ms, 3.1 ms of processor; the next: p50 ..."
 
 Rules:
 - who crashed, hung or missed a golden answer cannot be elected, nor who does not fit into the memory;
@@ -85,11 +85,12 @@ def elect(
     least = min(map(_product, level))
     equal = [one for one in level if _product(one) <= (1 + ALIKE) * least]
     elected = next((one for one in equal if one.candidate == champion), equal[0])
+    least_product = f"the least p99 x processor time, give or take {ALIKE:.0%}"
     if keep:
-        return elected, f"of {len(keep)} that keep the budget of {budget_ms:g} ms the least p99 x processor time"
-    why = f"the fastest of {len(passed)}"
+        return elected, f"of {len(keep)} that keep the budget of {budget_ms:g} ms {least_product}"
+    why = "the fastest by p50 and p99"
     if elected is not fastest:
-        why = f"as fast as the fastest of {len(passed)}, by p99 x processor time"
+        why = f"of those within {LEAST_GAIN:.0%} of the fastest {least_product}"
     return elected, why if budget_ms is None else f"none keeps the budget of {budget_ms:g} ms, {why}"
 
 
@@ -98,6 +99,11 @@ def _product(one: CandidateTrial) -> float:
     p50_ms = one.p50_ms or 0.0
     cpu_ms = p50_ms * one.candidate.threads if one.cpu_ms is None else one.cpu_ms
     return (p50_ms if one.p99_ms is None else one.p99_ms) * cpu_ms
+
+
+def _figures(one: CandidateTrial) -> str:
+    shown = [f"{name} {ms:.3g} ms" for name, ms in (("p50", one.p50_ms), ("p99", one.p99_ms)) if ms is not None]
+    return ", ".join(shown if one.cpu_ms is None else [*shown, f"{one.cpu_ms:.3g} ms of processor"])
 
 
 def choose_verdict(
@@ -113,13 +119,15 @@ def choose_verdict(
     if not fitting:
         return None
     best, why = elect(fitting, champion, budget_ms)
-    rest = sorted(one.p50_ms or 0.0 for one in fitting if one is not best)
-    settled = settled or (not rest and all(one.had_turn for one in tried))
-    figures = {"p50": best.p50_ms, "p99": best.p99_ms}
-    shown = [f"{name} {ms:.3g} ms" for name, ms in figures.items() if ms is not None]
-    shown += [] if best.cpu_ms is None else [f"{best.cpu_ms:.3g} ms of processor"]
-    why = f"{'the only one that passed' if len(passed) == 1 else why}: {', '.join(shown)}"
-    why += f"; the next takes {rest[0]:.3g} ms" if rest else ""
+    raced = [one for one in fitting if one is not best and (one.ratio is not None or best.ratio is None)]
+    longer = sum((one.refused or {}).get("code") == "slow" for one in tried)
+    longer += sum(one not in raced and (one.p50_ms or 0.0) > (best.p50_ms or 0.0) for one in fitting)
+    settled = settled or (len(fitting) == 1 and all(one.had_turn for one in tried))
+    why = f"{why if len(passed) > 1 or longer else 'the only one that passed'}: {_figures(best)}"
+    if raced:
+        why += f"; the next: {_figures(elect(raced, champion, budget_ms)[0])}"
+    if longer:
+        why += f"; {longer} more took longer at first"
     if not settled:
         why += "; the board was busy or it was close, so a later opening measures again"
     if len(tried) == 1:

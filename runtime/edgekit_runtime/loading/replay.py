@@ -182,17 +182,8 @@ def compare_goldens(
             if not fits and golden.steps is not None:  # of a sequence: the frame that differs most
                 apart = [_difference(a, b, tensor)[0] for a, b in zip(here, wanted, strict=True)]
                 frame = f" at frame {int(np.argmax(apart))}"
-            yield OutputComparison(
-                number,
-                tensor.name,
-                steps,
-                cosine,
-                same_best,
-                same_engine,
-                f"{answer.engine} {answer.engine_version}",
-                fits,
-                frame=frame,
-            )
+            made_by = f"{answer.engine} {answer.engine_version}"
+            yield OutputComparison(number, tensor.name, steps, cosine, same_best, same_engine, made_by, fits, frame)
         if enough is not None and enough():
             break
     if contract.state == "internal":  # the engine's next user begins afresh

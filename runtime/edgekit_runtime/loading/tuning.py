@@ -48,12 +48,7 @@ from edgekit_runtime.loading.selftest import test_failure
 from edgekit_runtime.system.board import cores, fingerprint, library_version, state_dir, vulkan_drivers
 from edgekit_runtime.system.children import may_start, python_module
 from edgekit_runtime.system.children import run as run_child
-from edgekit_runtime.system.errors import (
-    EdgekitError,
-    EngineError,
-    MemoryExceeded,
-    from_json,
-)
+from edgekit_runtime.system.errors import EdgekitError, EngineError, MemoryExceeded, from_json
 from edgekit_runtime.system.files import NOFOLLOW, first_unsafe, in_turn
 from edgekit_runtime.system.memory import megabytes
 from edgekit_runtime.system.records import record

@@ -53,11 +53,11 @@ def test_the_rule(case):
 def test_why_says_what_decided():
     tried = [trial(0, 30.0, 33.0, 112.0, threads=4), trial(1, 60.0, 64.0, 50.0)]
     assert choose_verdict(tried, None, None, budget_ms=100.0).why == (
-        "of 2 that keep the budget of 100 ms the least p99 x processor time: p50 60 ms, p99 64 ms, 50 ms of processor; "
-        "the next takes 30 ms"
+        "of 2 that keep the budget of 100 ms the least p99 x processor time, give or take 10%: p50 60 ms, p99 64 ms, "
+        "50 ms of processor; the next: p50 30 ms, p99 33 ms, 112 ms of processor"
     )
     assert choose_verdict(tried, None, None, budget_ms=20.0).why.startswith("none keeps the budget of 20 ms, the fast")
-    assert choose_verdict(tried, None, None).why.startswith("the fastest of 2: p50 30 ms")
+    assert choose_verdict(tried, None, None).why.startswith("the fastest by p50 and p99: p50 30 ms")
 
 
 def test_the_budget_and_the_memory_are_asked_of_what_was_stored(tmp_path):

@@ -28,7 +28,7 @@ OFFER = (FAST, SLOW, LAME)
 def test_the_champion_is_chosen_and_the_reason_given():
     verdict = choose_verdict(TRIED, FAST, None)
     assert verdict.chosen == FAST
-    assert verdict.why == "the fastest of 2: p50 3.2 ms; the next takes 3.9 ms"
+    assert verdict.why == "the fastest by p50 and p99: p50 3.2 ms; the next: p50 3.9 ms"
     assert verdict.in_order() == (FAST, SLOW)
     described = {one["candidate"]: one["refused"] for one in verdict.describe()["candidates"]}
     assert described[LAME.label] == "x.ekb: crashed with SIGILL"
@@ -37,11 +37,29 @@ def test_the_champion_is_chosen_and_the_reason_given():
 def test_the_reason_is_true_where_another_takes_less_and_where_it_is_open():
     tried = (replace(TRIED[0], p50_ms=7.03), replace(TRIED[1], p50_ms=6.8))
     assert choose_verdict(tried, FAST, None).why == (
-        "as fast as the fastest of 2, by p99 x processor time: p50 7.03 ms; the next takes 6.8 ms"
+        "of those within 5% of the fastest the least p99 x processor time, give or take 10%: p50 7.03 ms; "
+        "the next: p50 6.8 ms"
     )
     unsettled = choose_verdict(TRIED, FAST, None, settled=False)
     assert unsettled.why.endswith("3.9 ms; the board was busy or it was close, so a later opening measures again")
     assert not unsettled.settled
+
+
+def test_one_with_a_lower_p50_and_a_heavier_tail_comes_with_both_figures():
+    tried = (replace(TRIED[0], p50_ms=3.2, p99_ms=3.4), replace(TRIED[1], p50_ms=3.0, p99_ms=9.0, cpu_ms=3.1))
+    assert choose_verdict(tried, FAST, None).why == (
+        "the fastest by p50 and p99: p50 3.2 ms, p99 3.4 ms; the next: p50 3 ms, p99 9 ms, 3.1 ms of processor"
+    )
+
+
+def test_the_only_one_left_of_those_that_ran_is_the_fastest_and_not_the_only_one_that_passed():
+    too_slow = CandidateTrial(LAME, refused={"code": "slow", "what": "a run takes 90 ms, the best 3 ms"})
+    assert choose_verdict((TRIED[0], too_slow), FAST, None).why == (
+        "the fastest by p50 and p99: p50 3.2 ms; 1 more took longer at first"
+    )
+    no_round = replace(TRIED[1], p50_ms=30.0, ratio=None)
+    assert choose_verdict((TRIED[0], no_round, too_slow), FAST, None).why.endswith("2 more took longer at first")
+    assert choose_verdict((TRIED[0], TRIED[2]), FAST, None).why == "the only one that passed: p50 3.2 ms"
 
 
 def test_the_only_one_that_passed_is_measured_again_while_others_had_no_turn():
