@@ -392,7 +392,7 @@ def agent(
     )
     given = AgentOptions(
         broker or "", device, root, asked, tuple(shlex.split(then or "")), options["spread"], hawkbit=hawkbit or "",
-        token=opt.read_source(token, "--hawkbit-token") if token else "",
+        token=opt.read_source(token, "--hawkbit-token", "the token") if token else "",
     )  # fmt: skip
     try:
         running = Agent(given)

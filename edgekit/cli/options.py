@@ -301,14 +301,15 @@ bundles = shared(
 share = shared("--share", metavar="NAME", help="Share the work with `edgekit fleet ingest --share NAME`.")
 
 
-def read_source(source: str, option: str) -> str:
+def read_source(source: str, option: str, contents: str = "the password") -> str:
     """The text behind `env:NAME` or `file:PATH`, without the line end. Raises SecretError."""
     from edgekit_runtime.bundle.secrets import from_file, from_variable, parse_source
 
     parsed = parse_source(source)
     if parsed.kind == "cmd" or ":" not in source:
         raise SecretError("not a source", where=option, do="Pass env:NAME or file:PATH", code="secret-format")
-    data = from_variable(parsed.name) if parsed.kind == "env" else from_file(Path(parsed.name), str(parsed))
+    name = parsed.name
+    data = from_variable(name, contents) if parsed.kind == "env" else from_file(Path(name), str(parsed), contents)
     try:
         return data.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -321,7 +322,7 @@ def broker_url(context: Any, option: click.Parameter, given: str | None) -> str 
     It may have a password, and other users see arguments."""
     if given is None or given.partition(":")[0] not in ("env", "file"):
         return given
-    return read_source(given, option.opts[0])
+    return read_source(given, option.opts[0], "the broker's URL")
 
 
 broker = shared(

@@ -50,10 +50,8 @@ COUNTS = {
     "edgekit.cache.hits": ("hits", "answers from the cache"),
 }
 """Metric -> field of a window, and what it counts."""
-GAUGES = {
-    "edgekit.board.temperature": ("temp", "Cel"), "edgekit.board.cpu": ("cpu", "%"),
-    "edgekit.board.memory": ("mem", "%"),
-}  # fmt: skip
+_BOARD = "edgekit.board"
+GAUGES = {f"{_BOARD}.temperature": ("temp", "Cel"), f"{_BOARD}.cpu": ("cpu", "%"), f"{_BOARD}.memory": ("mem", "%")}
 LATENCY = "edgekit.request.duration"
 
 
@@ -87,14 +85,11 @@ def metrics_of(windows: Iterable[tuple[Window, int]]) -> MetricsData:
         for source, latency in window.latency.items():
             points[LATENCY].append(_latency({**about, "source": source}, span, latency))
     delta = export.AggregationTemporality.DELTA
-    metrics = [
-        export.Metric(name, meaning, "1", export.Sum(points[name], delta, True))
-        for name, (_, meaning) in COUNTS.items()
-    ]
+    sums = {name: export.Sum(points[name], delta, True) for name in COUNTS}
+    metrics = [export.Metric(name, meaning, "1", sums[name]) for name, (_, meaning) in COUNTS.items()]
     metrics += [export.Metric(name, "", unit, export.Gauge(points[name])) for name, (_, unit) in GAUGES.items()]
-    metrics.append(
-        export.Metric(LATENCY, "latency of answers", "ms", export.ExponentialHistogram(points[LATENCY], delta))
-    )
+    latencies = export.ExponentialHistogram(points[LATENCY], delta)
+    metrics.append(export.Metric(LATENCY, "latency of answers", "ms", latencies))
     scope = export.ScopeMetrics(InstrumentationScope("edgekit.fleet"), [one for one in metrics if points[one.name]], "")
     return export.MetricsData([export.ResourceMetrics(Resource({"service.name": "edgekit-fleet"}), [scope], "")])
 

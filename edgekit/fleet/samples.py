@@ -111,9 +111,8 @@ def pull(store: SqlStore, key: X25519PrivateKey, folder: Path, device: str | Non
         else:
             done.left_out["inputs of another form"] += 1
     if tried and tried == done.left_out["for another key, or damaged"]:
-        raise FleetError(
-            "this key opens none of them", where="--key", do="Pass the private key of the boards' public one"
-        )
+        do = "Pass the private key of the boards' public one"
+        raise FleetError("this key opens none of them", where="--key", do=do)
     for model, mine in folders.items():
         done.folders[model] = len(mine.samples)
         mine.write()

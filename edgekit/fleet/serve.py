@@ -10,11 +10,12 @@ MQTT 3.1.1, keeps nothing on disk and lets anybody in who can reach it. For a fl
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import socket
 import threading
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,10 @@ from edgekit.fleet.pages.access import Access
 from edgekit.fleet.rollout_runner import Rolling, RollingPace
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
 from edgekit.fleet.store.databases import PostgresStore, SqliteStore
-from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.fleet_errors import FleetError, store_errors
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.closing import ClosedOnExit
+from edgekit_runtime.system.files import take
 from edgekit_runtime.telemetry.link import Broker
 
 if TYPE_CHECKING:
@@ -106,11 +108,8 @@ def _free(port: int) -> int:
         with socket.create_server(("127.0.0.1", port)) as probe:
             return int(probe.getsockname()[1])
     except OSError as error:
-        raise FleetError(
-            f"port {port} is in use",
-            where="127.0.0.1",
-            do="Pass another with --broker-port, or use the broker there with --broker URL",
-        ) from error
+        do = "Pass another with --broker-port, or use the broker there with --broker URL"
+        raise FleetError(f"port {port} is in use", where="127.0.0.1", do=do) from error
 
 
 @dataclass(frozen=True)
@@ -178,6 +177,7 @@ class FleetServer(ClosedOnExit["FleetServer"]):
         else:
             broker = Broker.parse(settings.broker)
         self.broker_url = str(broker)
+        ends.enter_context(_lock(settings.store))
         self.store, reader, steps = (ends.enter_context(closing(open_store(settings.store))) for _ in range(3))
         self.ingest = ends.enter_context(closing(Ingest(broker, self.store, settings.pace, share=settings.share)))
         self.rolling = ends.enter_context(closing(Rolling(
@@ -256,9 +256,23 @@ def open_store(url: str, *, make: bool = True) -> SqlStore:
         return SqliteStore.open(Path(path[1:]))
     if scheme in ("postgresql", "postgres") and found and path:
         return PostgresStore.open(url)
-    raise FleetError(
-        "not a store URL", where=url.split("@")[-1], do="Write it as sqlite:///fleet.db or postgresql://user@host/name"
-    )
+    do = "Write it as sqlite:///fleet.db or postgresql://user@host/name"
+    raise FleetError("not a store URL", where=url.split("@")[-1], do=do)
+
+
+def _lock(url: str) -> AbstractContextManager[object]:
+    """Held by the one server of an SQLite file, as two would alert twice. Raises FleetError."""
+    path = Path(f"{url.partition(':///')[2]}.lock")
+    if not url.startswith("sqlite:///") or not path.parent.is_dir():  # opening the store says so
+        return contextlib.nullcontext()
+    with store_errors(str(path), ()):
+        path.touch(0o600)
+        held = path.open("rb")
+    if take(held.fileno()) is not False:
+        return held
+    held.close()
+    do = "Stop that one, or pass another --store; to share the work see `edgekit fleet ingest`"
+    raise FleetError("another `edgekit fleet serve` uses this store", where=str(path.with_suffix("")), do=do)
 
 
 def _is_loopback(bound: socket.socket) -> bool:
@@ -275,15 +289,12 @@ def _listening(settings: Settings) -> socket.socket:
     try:
         bound = socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        what = error.strerror or str(error)
-        raise FleetError(
-            f"cannot listen ({what.lower()})", where=listen, do="Pass another address with --listen"
-        ) from error
+        in_use = error.errno == errno.EADDRINUSE
+        what = f"port {port} is in use" if in_use else f"cannot listen ({(error.strerror or str(error)).lower()})"
+        do = f"Pass another one: --listen {listen.rpartition(':')[0]}:PORT"
+        raise FleetError(what, where=listen, do=do) from error
     if not _is_loopback(bound) and (settings.access is None or not settings.access.restricted):
         bound.close()
-        raise FleetError(
-            "pages reachable from other machines require a sign-in",
-            where=listen,
-            do="Pass --password file:PATH, or --proxy-user-header with --proxy; or listen on 127.0.0.1",
-        )
+        do = "Pass --password file:PATH, or --proxy-user-header with --proxy; or listen on 127.0.0.1"
+        raise FleetError("pages reachable from other machines require a sign-in", where=listen, do=do)
     return bound

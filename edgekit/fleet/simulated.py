@@ -47,14 +47,9 @@ class Habits:
     @classmethod
     def drawn(cls, draw: random.Random) -> Habits:
         """One of many: mostly quick, now and then slow, some that lean on a host."""
-        return cls(
-            profile=draw.choice(["raspberry-pi-4", "raspberry-pi-5"]),
-            median_ms=draw.uniform(9, 30),
-            spread=draw.uniform(0.1, 0.35),
-            cached=draw.uniform(0.0, 0.5),
-            hosted=draw.choice([0.0, 0.0, 0.05, 0.2]),
-            per_s=draw.uniform(5, 40),
-        )
+        profile = draw.choice(["raspberry-pi-4", "raspberry-pi-5"])
+        median_ms, spread, cached = draw.uniform(9, 30), draw.uniform(0.1, 0.35), draw.uniform(0.0, 0.5)
+        return cls(profile, median_ms, spread, cached, draw.choice([0.0, 0.0, 0.05, 0.2]), draw.uniform(5, 40))
 
 
 _SWEEP_S = 1.0

@@ -159,9 +159,8 @@ class BundleFiles:
             write_durably(path, data)
         except OSError as error:
             what = f"cannot store the bundle for the server ({error.strerror or error})"
-            raise FleetError(
-                what, where=str(path), do="Check the folder's permissions, or serve it yourself with --url"
-            ) from error
+            do = "Check the folder's permissions, or serve it yourself with --url"
+            raise FleetError(what, where=str(path), do=do) from error
         return path
 
     def find(self, name: str, knows: Callable[[str], bool]) -> Path | None:

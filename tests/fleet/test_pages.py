@@ -19,7 +19,7 @@ from edgekit.fleet.alerts.alert_tables import AlertTables
 from edgekit.fleet.ingest import Pace
 from edgekit.fleet.pages import app, show
 from edgekit.fleet.rollout_runner import RollingPace
-from edgekit.fleet.serve import FleetServer, Settings
+from edgekit.fleet.serve import FleetServer, Settings, open_store
 from edgekit.fleet.store.fleet_errors import FleetError
 
 DRIFT = "Drift of the top scores: PSI"
@@ -432,11 +432,22 @@ def started(monkeypatch):
 
 def test_a_port_in_use_is_one_sentence_and_leaves_nothing_running(server, tmp_path, started):
     listen = server.url.removeprefix("http://").rstrip("/")
-    with pytest.raises(FleetError, match="--listen"):
+    with pytest.raises(FleetError, match=f"port {listen.partition(':')[2]} is in use. Pass another one: --listen 127"):
         FleetServer(Settings("mqtt://127.0.0.1:1", store=f"sqlite:///{tmp_path}/x.db", listen=listen)).start()
     with pytest.raises(FleetError, match="--broker-port"):
         port = int(listen.rpartition(":")[2])
         FleetServer(Settings(None, port, f"sqlite:///{tmp_path}/x.db", "127.0.0.1:0")).start()
+    assert not [thread for thread in started[1:] if thread.is_alive()]
+
+
+def test_a_second_server_on_one_sqlite_file_is_refused_until_the_first_has_ended(tmp_path, started):
+    settings = Settings("mqtt://127.0.0.1:1", store=f"sqlite:///{tmp_path}/x.db", listen="127.0.0.1:0")
+    with FleetServer(settings):
+        with pytest.raises(FleetError, match=r"x\.db: another `edgekit fleet serve` uses this store. Stop that one"):
+            FleetServer(settings).start()
+        open_store(settings.store).close()  # the other commands, `fleet ingest` too, share it
+    with FleetServer(settings):
+        pass
     assert not [thread for thread in started[1:] if thread.is_alive()]
 
 

@@ -396,6 +396,15 @@ def test_a_password_is_read_from_a_file_or_a_variable(tmp_path, monkeypatch):
         Access.by_password("short", time.monotonic)
 
 
+def test_what_cannot_be_read_is_named_by_what_it_holds(in_process, tmp_path, monkeypatch):
+    monkeypatch.delenv("NOWHERE", raising=False)
+    serve = ("fleet", "serve", "--broker")
+    assert "error: file:nope: the broker's URL cannot be read: No such file" in in_process(*serve, "file:nope").err
+    assert "Set NOWHERE to the broker's URL, or pass file:PATH" in in_process(*serve, "env:NOWHERE").err
+    with pytest.raises(SecretError, match="the password cannot be read"):
+        read_source(f"file:{tmp_path}/nope", "--password")
+
+
 COMMANDS = {
     "serve": ("fleet", "serve"), "ingest": ("fleet", "ingest", "--store", "sqlite:///x.db", "--share", "x"),
     "simulate": ("fleet", "simulate"), "agent": ("agent", "--root", "root", "--device", "porch-1"),

@@ -261,7 +261,7 @@ def keys_in(data: bytes, where: str) -> list[bytes]:
     return keys
 
 
-def from_file(path: Path, where: str) -> bytes:
+def from_file(path: Path, where: str, contents: str = "the key") -> bytes:
     """Read a regular file that other users can neither read nor replace (`first_unsafe`).
     The descriptor that was checked is the one that is read."""
     try:
@@ -275,7 +275,7 @@ def from_file(path: Path, where: str) -> bytes:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         why = error.strerror or str(error)
-        raise _read_error(f"the key cannot be read: {why}", where, do="Check the path") from error
+        raise _read_error(f"{contents} cannot be read: {why}", where, do="Check the path") from error
     return _check_length(data, where)
 
 
@@ -285,11 +285,11 @@ def _check_length(data: bytes, where: str) -> bytes:
     return data
 
 
-def from_variable(name: str) -> bytes:
+def from_variable(name: str, contents: str = "the key") -> bytes:
     value = os.environ.get(name)
     if not value:
         what = "the variable is empty" if value is not None else "the variable is not set"
-        raise _read_error(what, f"env:{name}", do=f"Set {name} to the key, or pass file:PATH")
+        raise _read_error(what, f"env:{name}", do=f"Set {name} to {contents}, or pass file:PATH")
     withhold(name)
     return value.encode("utf-8", "surrogateescape")
 
