@@ -85,6 +85,17 @@ def test_a_picture_gets_the_answer_that_edgekit_gives(tmp_path, photo, monkeypat
     )
 
 
+def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(tmp_path):
+    export(read_bundle(tiny.bundle(tmp_path, "onnx-f32")), tmp_path / "out")
+    (tmp_path / "out" / "words.jpg").write_text("no picture")
+    (tmp_path / "out" / "words.npy").write_text("no array")
+    for name in ("nowhere.jpg", "nowhere.npy", "words.jpg", "words.npy"):
+        done = run_alone(tmp_path / "out", name)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert done.stderr.startswith(f"{name}: cannot be read: ")
+        assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "resize"),
     [*((kind, "letterbox") for kind in mirrored.DETECTORS), ("objectness", "stretch"), ("objectness", "center-crop")],

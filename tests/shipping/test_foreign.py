@@ -173,6 +173,7 @@ def test_the_check_says_ok_and_hostile_labels_come_out_as_they_are(tmp_path, mod
     folder = exported(path, target)
     if target == "node":
         done = foreign.node(folder, "predict.js", modules=modules)
+        unread = foreign.node(folder, "predict.js", "nowhere.ppm", modules=modules)
         labels = in_node(
             folder, modules, f"(await net.predict({saved(folder, tiny.RED, 'red')})).map((one) => one.label)"
         )
@@ -183,7 +184,10 @@ def test_the_check_says_ok_and_hostile_labels_come_out_as_they_are(tmp_path, mod
         said = subprocess.run(["./predict", "red.ppm"], cwd=folder, capture_output=True, check=True).stdout.decode()
         assert all(label in said for label in mirrored.LABELS[:4])
         done = subprocess.run(["./predict"], cwd=folder, capture_output=True, text=True)
+        unread = subprocess.run(["./predict", "nowhere.ppm"], cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ok"), done.stderr
+    assert (unread.returncode, unread.stdout, len(unread.stderr.splitlines())) == (2, "", 1)
+    assert unread.stderr.startswith("nowhere.ppm: cannot be read: ")
 
 
 @pytest.mark.parametrize("quantized", [False, True])

@@ -198,6 +198,16 @@ def test_classes_come_with_their_labels_whatever_signs_are_in_them(tmp_path, env
     assert sorted(done.stdout.splitlines()) == sorted(wanted), done.stderr
 
 
+def test_a_picture_that_cannot_be_read_is_one_line_and_exit_code_2(tmp_path, environment):
+    folder, _ = exported(classifier(tmp_path))
+    done = asked(folder, environment, "nowhere.png")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        "nowhere.png: cannot be read: No such file or directory",
+    )
+    assert "Traceback" not in done.stderr
+
+
 TWINS = {
     "another crop": ("predict.py", "* 0.8", "* 0.9", "the frame of a picture"),
     "another frame": ("predict.py", "min(24 / width", "max(24 / width", "the frame of a picture"),

@@ -1,4 +1,5 @@
 /* Runs what edgekit recorded, or one file: ./predict __FILE__ */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,7 +115,7 @@ static int check(void) {
 
 static int answer_file(const char *path) {
     FILE *file = fopen(path, "rb");
-    if (file == NULL) return stop("the file cannot be read");
+    if (file == NULL) return fprintf(stderr, "%s: cannot be read: %s\n", path, strerror(errno)), 2;
 //? picture
     uint8_t *rgb = read_ppm(file);
     fclose(file);

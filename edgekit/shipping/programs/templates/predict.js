@@ -398,6 +398,12 @@ export async function check() {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
 //? picture
   if (process.argv[2]) {
+    try {
+      await readFile(process.argv[2]);
+    } catch (error) {
+      console.error(`${process.argv[2]}: cannot be read: ${error.message}`);
+      process.exit(2);
+    }
     for (const one of __SHOWN__) console.log(one);
     process.exit();
   }
