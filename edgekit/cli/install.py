@@ -205,7 +205,7 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
 
 
 class _Bar:
-    """Progress of an install, in whole stages and megabytes."""
+    """Progress of an install, in whole stages and megabytes (1e6 bytes)."""
 
     def __init__(self, progress: Any) -> None:
         self._progress, self._last = progress, -1
@@ -216,7 +216,7 @@ class _Bar:
             return
         if total is None:
             return
-        whole, here = max(1, -(-total // 1_000_000)), done // 1_000_000
+        whole, here = max(1, round(total / 1e6)), done // 1_000_000
         here = whole if done == total else min(here, whole - 1)
         if here != self._last:
             self._last = here
@@ -320,7 +320,7 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
 
     made = done.generation
     tried = done.trial or done.selftest  # its recipe answers
-    named = f"{made.name} version {made.version} ({f'{tried.recipe}, ' if tried else ''}{made.size:,} bytes)"
+    named = f"{made.name} version {made.version} ({f'{tried.recipe}, ' if tried else ''}{made.size / 1e6:,.1f} MB)"
     lines = []
     if trust:
         with contextlib.suppress(EdgekitError):  # it is installed, whatever the disk says now

@@ -124,7 +124,11 @@ class RootEditor:
             if key["name"] == named:
                 return str(keyid)
         short = [keyid for keyid in known if len(named) >= 8 and keyid.startswith(named)]
-        return str(short[0]) if len(short) == 1 else self.own.public(named).keyid
+        try:
+            return str(short[0]) if len(short) == 1 else self.own.public(named).keyid
+        except KeysError as error:
+            do = f"Name one of {', '.join(sorted(key['name'] for key in known.values()))}, or a PEM file"
+            raise KeysError(f"it has no key '{named}'", where=str(self.root), do=do) from error
 
     def write(self, signed: dict[str, Any], as_json: bool, signers: Sequence[Signer] | None = None) -> int:
         """signers: None for all that may sign versions before or after this one."""

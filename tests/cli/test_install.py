@@ -307,3 +307,14 @@ def test_usage(case, tmp_path, monkeypatch):
     done = invoked(*USAGE[case])
     assert done.exit_code == 2
     assert list(tmp_path.glob("r")) == []
+
+
+def test_progress_counts_in_the_megabytes_of_the_result():
+    """11,028,032 bytes are 11.0 MB there and 11 here, not 12."""
+    from edgekit.cli.install import _Bar
+
+    seen = []
+    bar = _Bar(lambda *told: seen.append(told))
+    for done in (0, 5_900_000, 11_020_000, 11_028_032):
+        bar("fetch", done, 11_028_032)
+    assert seen == [("fetch (MB)", done, 11) for done in (0, 5, 10, 11)]

@@ -327,6 +327,16 @@ def test_what_cannot_be_is_one_line_that_says_what_to_do(desk, tmp_path):
         assert words in ran.err
 
 
+@pytest.mark.parametrize("arguments", [("revoke", "nobody"), ("trust", "bob", "--replace", "nobody")], ids=" ".join)
+def test_a_key_that_root_json_does_not_have_is_told_with_those_that_it_has(desk, arguments):
+    for name in ("alice", "bob"):
+        desk("new", name)
+    desk("trust", "alice", "--sign", "alice")
+    ran = desk(*arguments, "--sign", "alice")
+    assert ran.code == 1
+    assert "root.json: it has no key 'nobody'. Name one of alice, or a PEM file" in ran.err
+
+
 def test_json_is_one_object_and_an_error_too(desk):
     made = desk("new", "alice", "--json").json
     assert set(made) == {"name", "keyid", "public", "private", "passphrase", "open_to_others"}

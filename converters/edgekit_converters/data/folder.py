@@ -58,7 +58,7 @@ class Classes:
             if found is None:
                 do = "Labels are the contract file's names, or integers [N]: the class of each item"
                 if not self._indexes:
-                    do = "Save integers [N], the class of each item, or add `labels` to the contract file"
+                    do = "Save integers [N], the class of each item, or add `labels` to a contract file (--contract)"
                 raise CalibrationError(f"no class is called '{name}'", where=where, do=self._near(str(name)) or do)
         return np.array(classes, np.int64)[places]
 
@@ -105,11 +105,11 @@ class Classes:
             if len(names) == self.count and len(names) <= _SHOWN:
                 return (
                     "If the model counts its classes in the order in which Keras and torchvision sort folders, add to "
-                    f"the contract file: {toml_text({'labels': names}).strip()}"
+                    f"a contract file (--contract): {toml_text({'labels': names}).strip()}"
                 )
             return (
-                "Name the folder after a class index, add `labels` to the contract file, or move the images up if the "
-                "folders are not classes"
+                "Name the folder after a class index, add `labels` to a contract file (--contract), or move the images "
+                "up if the folders are not classes"
             )
         do = "Name the folder after a label or a class index, or move the images up if the folders are not classes"
         return self._near(name) or do
@@ -155,8 +155,8 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
         do, shape = arrays, inputs[0].shape
         if len(inputs) == 1 and len(shape) == 3 and {1, 3} & {shape[0], shape[2]}:
             do += (
-                ', or say in the contract file what pixels are: [input] with kind = "image" and mean = 127.5, std = '
-                "127.5 for -1 to 1; 0 and 255 for 0 to 1; 0 and 1 where the model takes 0 to 255"
+                ', or say in a contract file (--contract) what pixels are: [input] with kind = "image" and mean = '
+                "127.5, std = 127.5 for -1 to 1; 0 and 255 for 0 to 1; 0 and 1 where the model takes 0 to 255"
             )
         raise CalibrationError(f"a folder of images does not fit a model that {what}", where=str(root), do=do)
     return ImageFolder(root, files, labels_of(root, files, contract) if labelled else None, contract)

@@ -103,7 +103,7 @@ class TestFolder:
             ("Cat", NAMED, "Did you mean 'cat'"),
             ("crane", NAMED, "'crane' is the label of the classes 2 and 3. Name the folder after the index"),
             ("zebra", NAMED, "no class is called 'zebra'. Name the folder after a label or a class index"),
-            ("cat", IMAGES, "add `labels` to the contract file"),
+            ("cat", IMAGES, "add `labels` to a contract file (--contract)"),
             ("4", NAMED, "4 is not a class: they run from 0 to 3"),
         ],
     )
@@ -117,9 +117,10 @@ class TestFolder:
     def test_folders_as_many_as_the_classes_are_proposed_as_labels(self, tmp_path):
         for name in ("dog", "cat", 'a "b"', "eel"):
             picture(tmp_path / name / "a.png")
-        with pytest.raises(CalibrationError, match=r"sort folders, add to the contract file: labels = ") as caught:
+        with pytest.raises(CalibrationError, match=r"folders, add to a contract file \(--contract\): la") as caught:
             open_dataset(tmp_path, IMAGES)
-        assert tomllib.loads(caught.value.do.partition("file: ")[2]) == {"labels": ['a "b"', "cat", "dog", "eel"]}
+        labels = ['a "b"', "cat", "dog", "eel"]
+        assert tomllib.loads(caught.value.do.partition("(--contract): ")[2]) == {"labels": labels}
 
     @pytest.mark.parametrize(
         ("contract", "do"),
@@ -149,7 +150,7 @@ class TestFolder:
     def test_images_for_a_tensor_that_can_be_a_picture_say_how_pixels_are_declared(self, tmp_path):
         picture(tmp_path / "a.png")
         pixels = replace(TENSORS, inputs=(InputContract("image", (3, 8, 8), "float32"),))
-        with pytest.raises(CalibrationError, match="say in the contract file what pixels are"):
+        with pytest.raises(CalibrationError, match=r"say in a contract file \(--contract\) what pixels are"):
             open_dataset(tmp_path, pixels)
 
     @pytest.mark.parametrize("content", [b"", b"no image at all", b"\x89PNG\r\n\x1a\n truncated"])
@@ -188,7 +189,7 @@ class TestArrays:
         [
             (["cat", "retriever"], NAMED, "no class is called 'retriever'", "Did you mean 'golden retriever'?"),
             (["cat", "crane"], NAMED, "'crane' is the label of the classes 2 and 3", "Save the classes as integers"),
-            (["cat", "dog"], IMAGES, "no class is called 'cat'", "add `labels` to the contract file"),
+            (["cat", "dog"], IMAGES, "no class is called 'cat'", "add `labels` to a contract file (--contract)"),
             (["cat", "9"], NAMED, "9 is not a class", "Count classes from 0"),
         ],
     )
