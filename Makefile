@@ -60,7 +60,7 @@ FEWER = EDGEKIT_TEST_EXAMPLES=0.2
 # What ONNX Runtime computes on other processors and each engine on a GPU is asked of .venv's releases, which the newer Pythons
 # have, too, and of the older ones of Python 3.10.
 KERNELS = tests/runtime/engines/test_onnx_arithmetic.py tests/runtime/engines/test_vulkan.py
-TEST_TOOLS = 'redis>=5' 'pytest>=8.3' 'pytest-cov>=6' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
+TEST_TOOLS = 'redis>=5' 'pytest>=8.3' 'pytest-cov>=6' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20' 'msgspec>=0.20'
 
 # Branches of the runtime that its tests take, in one of these suites: following them costs half as much again.
 COVERED = 3.13

@@ -27,13 +27,14 @@ from edgekit.bench.conditions import conditions
 from edgekit.bench.measure import golden_inputs
 from edgekit.fleet.ingest import Ingest
 from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.messages import parse_window
 from edgekit.fleet.store.records import quantiles
 from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.meter import Meter
-from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 
 RANKS = (0.5, 0.9, 0.95, 0.99, 0.999)
 

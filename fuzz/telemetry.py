@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
+from edgekit.fleet.store.messages import origin, parse_event, parse_window
 from edgekit.fleet.store.records import parse_state
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
-from edgekit_runtime.telemetry.messages import EVENT_KINDS, MOST_EVENT_TEXT, encode_event, encode_part, parse_event
+from edgekit_runtime.telemetry.messages import EVENT_KINDS, MOST_EVENT_TEXT, encode_event, encode_part
 from edgekit_runtime.telemetry.samples import SAMPLE
-from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, origin, parse_window, sealed_payload
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt

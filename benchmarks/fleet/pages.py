@@ -28,10 +28,11 @@ from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables
 from edgekit.fleet.rollouts.waves import RolloutPlan
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.messages import parse_window
 from edgekit.fleet.store.records import Arrival, Change, parse_state
 from edgekit_runtime.install.orders import OrderReport
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
-from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 
 MINUTE_MS = 60_000
 PAGES = (

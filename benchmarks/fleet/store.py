@@ -23,9 +23,10 @@ from typing import Any
 from edgekit.bench.conditions import conditions
 from edgekit.fleet.simulated import Habits
 from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.messages import parse_window
 from edgekit.fleet.store.records import Arrival, Query
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
-from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 
 EPOCH = "00112233445566aa"
 NOW = 1_790_000_000_000 - 1_790_000_000_000 % 86_400_000

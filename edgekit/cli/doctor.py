@@ -31,7 +31,7 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     "telemetry": ((("paho-mqtt",),), "report to a fleet"),
     "ship": ((("uv",), ("packaging",)), "deploy to boards"),
     "fleet": (
-        (("paho-mqtt",), ("starlette",), ("uvicorn",), ("jinja2",), ("amqtt",)),
+        (("paho-mqtt",), ("starlette",), ("uvicorn",), ("jinja2",), ("msgspec",), ("amqtt",)),
         "serve the fleet page",
     ),
     "convert": (

@@ -28,14 +28,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from edgekit.fleet.store.fleet_errors import FleetError, StoreError
+from edgekit.fleet.store.messages import origin, parse_event, parse_window
 from edgekit.fleet.store.records import Arrival, Change, Event, Mark, moment_of, now_ms, parse_state
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.system.strict_json import compact_json
 from edgekit_runtime.telemetry.link import Broker, Link
-from edgekit_runtime.telemetry.messages import parse_event
 from edgekit_runtime.telemetry.reporter import ROOT
-from edgekit_runtime.telemetry.window import DEVICE_ID, origin, parse_window
+from edgekit_runtime.telemetry.window import DEVICE_ID
 
 _LOG = logging.getLogger("edgekit.fleet")
 _CLOSE_S = 10.0

@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 
 from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.store.fleet_errors import FleetError, StoreError
+from edgekit.fleet.store.messages import Window, parse_window
 from edgekit.fleet.store.records import moment_of, now_ms
 from edgekit.fleet.store.schema import SET_COUNTER
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.window import Window, parse_window
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.fleet.store.fleet_errors import FleetError
-from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.contract.array_file import read_arrays
 from edgekit_runtime.system.errors import InputError, TelemetryError
 from edgekit_runtime.system.files import write_durably
@@ -32,6 +31,8 @@ from edgekit_runtime.telemetry.samples import WHY, unseal
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    from edgekit.fleet.store.sql import SqlStore
 
 MOST_BYTES = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")

@@ -7,7 +7,7 @@ import importlib.util
 from edgekit_runtime.system.errors import EdgekitError, MissingExtraError
 
 EXTRAS_OF: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("amqtt", "h11", "starlette", "uvicorn"), ("fleet",)),
+    **dict.fromkeys(("amqtt", "h11", "msgspec", "starlette", "uvicorn"), ("fleet",)),
     "jinja2": ("convert", "fleet"),
     **dict.fromkeys(
         ("h5py", "keras", "onnx", "onnxslim", "rfc8785", "rich", "sentencepiece", "tensorflow", "tf2onnx", "yaml"),

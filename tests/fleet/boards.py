@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from edgekit.fleet.store.messages import parse_window
 from edgekit.fleet.store.records import Arrival, Change, parse_state
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
-from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 
 EPOCH = "00112233445566aa"
 NOW = 1_790_000_000_000 - 1_790_000_000_000 % 900_000 + 60_000

@@ -15,6 +15,7 @@ import pytest
 from fleet.boards import NOW, arrival, birth, histogram
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from edgekit.fleet.alert_runner import Alerting, replay
 from edgekit.fleet.alerts.alert_rules import (
@@ -391,7 +392,7 @@ def test_no_board_sets_the_budget_drift_or_names_of_the_others(store):
 def test_what_boards_say_of_a_budget_is_what_most_of_them_say(store):
     store.commit([], [birth(f"porch-{n}", received=AT) for n in range(5)])
     odd = birth("hostile-1", received=AT)
-    store.commit([], [replace(odd, state=replace(odd.state, birth=replace(odd.state.birth, budget_ms=0.001)))])
+    store.commit([], [replace(odd, state=replace(odd.state, birth=structs.replace(odd.state.birth, budget_ms=0.001)))])
     assert [one.budget_ms for one in store.builds()] == [30.0]
     assert store.builds("no such model") == []
 

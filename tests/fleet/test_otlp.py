@@ -17,8 +17,8 @@ from edgekit.fleet.otlp import GAUGES, LATENCY, OtlpExport, endpoint, metrics_of
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.store.databases import SqliteStore
 from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.messages import parse_window
 from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.window import parse_window
 
 service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
 LATER = NOW + 60_000

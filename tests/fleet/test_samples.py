@@ -19,12 +19,13 @@ from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.samples import new_key, pull, read_key
 from edgekit.fleet.store.databases import SqliteStore
 from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.messages import parse_event
 from edgekit_converters.data.open import open_dataset
 from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.serving.doubtful import is_close
 from edgekit_runtime.system.errors import TelemetryError, WindowError
 from edgekit_runtime.telemetry.link import Broker
-from edgekit_runtime.telemetry.messages import encode_part, parse_event
+from edgekit_runtime.telemetry.messages import encode_part
 from edgekit_runtime.telemetry.samples import SampleKeeper, read_public, seal, unseal
 from edgekit_runtime.telemetry.window import About, Seal, sealed_payload
 

@@ -16,9 +16,9 @@ from mosquitto import Mosquitto
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.messages import parse_window
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.link import Broker
-from edgekit_runtime.telemetry.window import parse_window
 
 TOPIC = "ek/v1/porch-1/m"
 SCRIPT = "<script>alert(1)</script>"

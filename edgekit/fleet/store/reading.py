@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from edgekit.fleet.store import packed
 from edgekit.fleet.store.fleet_errors import store_errors
+from edgekit.fleet.store.messages import Window, parse_window
 from edgekit.fleet.store.records import (
     GROUPS,
     SORTS,
@@ -30,7 +31,6 @@ from edgekit.fleet.store.schema import LISTED, STATE_SQL, SUMS, quoted, where_of
 from edgekit.fleet.store.sums import Sums, rollups_of, select_in
 from edgekit.fleet.store.writing import RECENT
 from edgekit_runtime.system.errors import WindowError
-from edgekit_runtime.telemetry.window import Window, parse_window
 
 _HOUR_MS = 3_600_000
 _FIVE_MS = 300_000

@@ -16,14 +16,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta, Struct
+from msgspec.json import Decoder
+from msgspec.structs import asdict
 
 from edgekit.fleet.store import packed
-from edgekit_runtime.system.errors import WindowError
+from edgekit.fleet.store.messages import BoardEvent, Epoch, Number, SamplePart, Text, Window, check_names, decoded
 from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.messages import BoardEvent
-from edgekit_runtime.telemetry.samples import SamplePart
-from edgekit_runtime.telemetry.window import MOST_SEQ, Seal, Window, read_hex, read_integer, read_object, read_text
+from edgekit_runtime.telemetry.window import Seal
 
 QUARTER_MS = 15 * 60 * 1000
 Resolution = Literal["5m", "15m", "1h"]
@@ -77,30 +79,34 @@ def quarter_of(moment_ms: int) -> int:
 
 
 _MOST_BYTES = 4096
-_LABELS = ("site", "group")
-_TEXTS = {
-    "software": "sw", "model": "model", "version": "ver", "sha": "sha", "profile": "profile", "hardware": "hw",
-    **{name: name for name in _LABELS},
-}  # fmt: skip
-"""Field of a birth -> its key in a state."""
+_Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
 
-@dataclass(frozen=True)
-class Birth:
-    """A board's software and model.
+class Birth(
+    Struct,
+    frozen=True,
+    rename={"software": "sw", "version": "ver", "hardware": "hw", "budget_ms": "sla", "window_s": "win"},
+):
+    """A board's software and model, as its state says.
     budget_ms: default budget, or None.
     window_s: how often it reports."""
 
-    software: str
-    model: str
-    version: str
-    sha: str
-    profile: str
-    hardware: str
-    budget_ms: float | None
-    window_s: float
-    site: str = ""
-    group: str = ""
+    software: Text
+    model: Text
+    version: Text
+    sha: Text
+    profile: Text
+    hardware: Text
+    window_s: _Positive
+    budget_ms: _Positive | None = None
+    site: Text = ""
+    group: Text = ""
+
+
+class _StateHead(Struct):
+    on: Literal[0, 1]
+    epoch: Epoch
+    boot: Number
 
 
 @dataclass(frozen=True)
@@ -112,24 +118,16 @@ class State:
     birth: Birth | None
 
 
+_decode_head, _decode_birth = Decoder(_StateHead).decode, Decoder(Birth).decode
+
+
 def parse_state(payload: bytes) -> State:
     """Raises WindowError with one word: size, json or shape."""
-    value = read_object(payload, _MOST_BYTES)
-    on, epoch = read_integer(value, "on", most=1), read_hex(value, "epoch")
-    return State(epoch, read_integer(value, "boot", most=MOST_SEQ), _birth(value) if on else None)
-
-
-def _birth(value: Mapping[str, Any]) -> Birth:
-    texts = {field: read_text(value, name) for field, name in _TEXTS.items() if name in value or field not in _LABELS}
-    budget = None if value.get("sla") is None else _above_0(value, "sla")
-    return Birth(**texts, budget_ms=budget, window_s=_above_0(value, "win"))
-
-
-def _above_0(value: Mapping[str, Any], name: str) -> float:
-    number = value.get(name)
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number <= 1e9:
-        raise WindowError("shape", f"'{name}' is not a number above 0")
-    return float(number)
+    head = decoded(_decode_head, payload, _MOST_BYTES)
+    birth = decoded(_decode_birth, payload, _MOST_BYTES) if head.on else None
+    if birth is not None:
+        check_names(value for value in asdict(birth).values() if isinstance(value, str))
+    return State(head.epoch, head.boot, birth)
 
 
 @dataclass(frozen=True)

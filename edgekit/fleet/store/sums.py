@@ -33,10 +33,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from edgekit.fleet.store import packed
+from edgekit.fleet.store.messages import Window
 from edgekit.fleet.store.records import Rollup
 from edgekit.fleet.store.schema import ADD_TO_COUNTER, FORGOTTEN, ROLLUP, SIZE, SUMS, Bound, quoted
 from edgekit_runtime.system.strict_json import load_json
-from edgekit_runtime.telemetry.window import Window
 
 _MOST = packed.MOST
 _CHUNK = 250

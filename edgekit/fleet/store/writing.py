@@ -19,10 +19,13 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from msgspec.structs import asdict
+
 from edgekit.fleet.store import packed
+from edgekit.fleet.store.messages import Window
 from edgekit.fleet.store.records import QUARTER_MS, Arrival, Change, FleetDevice, Mark, moment_of, quarter_of
 from edgekit.fleet.store.schema import (
     ADD_TO_COUNTER,
@@ -40,7 +43,6 @@ from edgekit.fleet.store.schema import (
 from edgekit.fleet.store.sums import READ_ROLLUPS, ROW_BYTES, Database, Key, Sums, grow, select_in, write_rollups
 from edgekit_runtime.system.strict_json import load_json
 from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.window import Window
 
 RECENT = 60
 _MOST = packed.MOST

@@ -168,17 +168,21 @@ class Histogram:
         if type(value) is not list or len(value) not in (3, 4):
             raise ValueError("a histogram is [scale, offset, counts]")
         scale, index, counts, zeros = value if len(value) == 4 else (*value, 0)
-        if type(scale) is not int or not 0 <= scale <= SCALE:  # as JSON makes them, not a bool
+        if type(counts) is not list or {type(scale), type(index), type(zeros), *map(type, counts)} - _WHOLE:
+            raise ValueError("a histogram counts with whole numbers")  # as JSON makes them: a bool is not one
+        return cls.of_counts(scale, index, counts, zeros)
+
+    @classmethod
+    def of_counts(cls, scale: int, index: int, counts: list[int], zeros: int) -> Histogram:
+        """index: of the first bucket. A count of -k stands for k empty buckets. Raises ValueError."""
+        if not 0 <= scale <= SCALE:
             raise ValueError(f"a histogram's scale must be in 0..{SCALE}")
         span = _LARGEST_INDEX << scale
-        if type(index) is not int or not -span <= index <= span:
+        if not -span <= index <= span:
             raise ValueError("a histogram's offset is out of range")
-        if type(counts) is not list or len(counts) > 2 * span:
+        least = min(counts, default=1)
+        if len(counts) > 2 * span or least < -2 * span:
             raise ValueError("a histogram has too many buckets")
-        whole = type(zeros) is int and not set(map(type, counts)) - _WHOLE  # a bool is not a count
-        least = min(counts) if whole and counts else 1
-        if not whole or not 0 <= zeros <= _MOST_COUNT or least < -2 * span:
-            raise ValueError("a histogram counts with whole numbers")
         made = cls(None, scale)
         if least > 0:
             made.buckets = dict(zip(range(index, index + len(counts)), counts))  # noqa: B905 - as long
@@ -195,9 +199,9 @@ class Histogram:
             made.count = sum(buckets.values()) + zeros
         if index > span + 1:
             raise ValueError("a histogram has too many buckets")
-        made.zeros = zeros
-        if made.count > _MOST_COUNT:
+        if not 0 <= zeros <= made.count <= _MOST_COUNT:
             raise ValueError("a histogram counts too much")
+        made.zeros = zeros
         return made
 
 

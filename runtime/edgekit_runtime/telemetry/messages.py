@@ -1,7 +1,6 @@
 """Events, state and acknowledgements of a board; and which windows to send next.
 
     body = encode_event("install", "runs net 2 instead of net 1", device="porch-1", boot=1, t0_ms=0, clock_ok=True)
-    parse_event(sealed_payload(body, seal), "porch-1").kind             # "install"
     parse_ack(b'{"epoch": "9f3c...", "hwm": 41}').hwm                   # 41
     for seq in flow.take(now, spool.floor, spool.last, events): ...     # they count as sent
     flow.confirmed(mark, credit, now)
@@ -21,46 +20,20 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.system.strict_json import compact_json, load_json
 from edgekit_runtime.telemetry.board_state import hardware
-from edgekit_runtime.telemetry.samples import SAMPLE, SamplePart, read_part
+from edgekit_runtime.telemetry.samples import SAMPLE
 from edgekit_runtime.telemetry.window import (
-    MOST_SEQ,
     NO_TEXT,
     About,
-    Seal,
-    is_text,
-    read_integer,
-    read_message,
-    read_seal,
 )
 
 EVENT_VERSION = 1
 EVENT_KINDS = ("install", "rollback", "trial", "throttling", "spool", SAMPLE)
 MOST_EVENT_TEXT = 160
 _MOST_ACK_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class BoardEvent:
-    """An event as the host reads it. kind: one of EVENT_KINDS. The rest as in a window.
-
-    sample: of a SAMPLE.
-    """
-
-    device: str
-    seal: Seal
-    boot: int
-    t0_ms: int
-    clock_ok: bool
-    kind: str
-    text: str
-    dur_ms: int = 0
-    sample: SamplePart | None = None
 
 
 def encode_event(kind: str, text: str, *, device: str, boot: int, t0_ms: int, clock_ok: bool) -> bytes:
@@ -73,25 +46,6 @@ def encode_part(fields: Mapping[str, object], *, device: str, boot: int, t0_ms: 
     """A part of a sample. Its kind stands last: the spool takes it for a window."""
     value = {"v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok), "text": "", **fields}
     return compact_json(value | {"kind": SAMPLE})
-
-
-def parse_event(payload: bytes, device: str) -> BoardEvent:
-    """Read and check one event that came on `device`'s topic. Raises WindowError."""
-    value = read_message(payload, device, "event", (EVENT_VERSION,))
-    if value.get("kind") not in EVENT_KINDS:
-        raise WindowError("shape", "'kind' is not an event kind")
-    if not is_text(value.get("text"), MOST_EVENT_TEXT):
-        raise WindowError("shape", f"'text' must be text of at most {MOST_EVENT_TEXT} characters")
-    return BoardEvent(
-        device,
-        read_seal(value),
-        read_integer(value, "boot", most=MOST_SEQ),
-        read_integer(value, "t0"),
-        read_integer(value, "clk") == 1,
-        value["kind"],
-        value["text"],
-        sample=read_part(value) if value["kind"] == SAMPLE else None,
-    )
 
 
 class Ack(NamedTuple):

@@ -29,7 +29,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.bundle.cipher import KEY_BYTES, decrypt, encrypt
-from edgekit_runtime.system.errors import TelemetryError, WindowError
+from edgekit_runtime.system.errors import TelemetryError
 from edgekit_runtime.system.strict_json import compact_json, load_json
-from edgekit_runtime.telemetry.window import About, is_text, read_hex, read_integer
+from edgekit_runtime.telemetry.window import About
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -52,16 +51,6 @@ _SALT_BYTES = 32
 
 _Arrays = Mapping[str, NDArray[Any]]
 _Offered = tuple[Callable[[], _Arrays], _Arrays, str, int]
-
-
-@dataclass(frozen=True)
-class SamplePart:
-    """id: of the sample, 16 hexadecimal digits. part: from 0, of `parts`."""
-
-    id: str
-    part: int
-    parts: int
-    data: bytes
 
 
 class SampleKeeper:
@@ -140,18 +129,6 @@ class SampleKeeper:
         file = io.BytesIO()
         np.savez_compressed(file, about=np.frombuffer(compact_json(said), np.uint8), **arrays)  # type: ignore[arg-type]
         return file.getvalue()
-
-
-def read_part(value: Mapping[str, Any]) -> SamplePart:
-    """Raises WindowError."""
-    parts = read_integer(value, "parts", least=1, most=MOST_PARTS)
-    part, name, text = read_integer(value, "part", most=parts - 1), read_hex(value, "id"), value.get("data")
-    if not is_text(text, 2 * PART_BYTES):
-        raise WindowError("shape", "'data' is not a text of that length")
-    try:
-        return SamplePart(name, part, parts, base64.b64decode(str(text), validate=True))
-    except ValueError as error:
-        raise WindowError("shape", "'data' is not base64") from error
 
 
 def seal(key: X25519PublicKey, data: bytes) -> bytes:

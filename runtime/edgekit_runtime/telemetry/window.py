@@ -2,15 +2,12 @@
 
     body = encode(report)
     payload = sealed_payload(body, Seal(epoch="9f..", seq=41, floor=12))
-    parse_window(payload, device="porch-1").latency["device"].quantile(0.99)
 
 Rules:
 - it has only the fields of docs/telemetry-format.md: counts, histograms, names and versions; no input, label or path;
 - a window is at most 1,200 bytes: histograms that need more get a smaller scale, the stages' and the cache's first; if
   that is not enough the stages are left out;
-- a body is made once, at the cut; seq, epoch, floor and the state of the spool are put in front when it is sent;
-- `parse_window` refuses with one word and never guesses; it reads version 1, too;
-- no count is larger than a board could count in that time, so sums of windows stay far below what a store can hold.
+- a body is made once, at the cut; seq, epoch, floor and the state of the spool are put in front when it is sent.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from edgekit_runtime.system.strict_json import compact_json, load_json
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram, ShadowWindow
 
 VERSION = 2
-_READ = (1, 2)
 DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}\Z")
 MOST_BYTES = 1200
 MOST_RECEIVED_BYTES = 16 * 1024
@@ -35,7 +31,7 @@ MOST_LABEL = 32
 MOST_SEQ = 1 << 36
 """Ten windows a second for two centuries."""
 STAGES = ("input", "queue", "transfer", "inference", "output")
-_STAGES, _TOKEN = frozenset(STAGES), "token"  # which older fleets would refuse in `st`, so it is a field of its own
+_TOKEN = "token"  # which older fleets would refuse in `st`, so it is a field of its own
 _STAGE_OF = {"prepare": "input", "queue": "queue", "network": "transfer", "infer": "inference", "host": "inference",
     "finish": "output", _TOKEN: _TOKEN}  # fmt: skip
 _STAGE_SCALE, _TOKEN_SCALE, _RATIO_SCALE = 2, 4, 3
@@ -48,16 +44,12 @@ _COARSENING = (
     ("cache", 3), ("similar", 3), ("stale", 3), ("degraded", 3), ("host", 3), ("device", 3),
     ("cache", 0), ("similar", 0), ("stale", 0), ("degraded", 0), ("host", 0), ("device", 0),
 )  # fmt: skip
-_HEX, _SHA = re.compile(r"[0-9a-f]{16}\Z"), re.compile(r"[0-9a-f]{12}\Z")
-_SOURCE = re.compile(r"[a-z]{1,16}\Z")
+_HEX = re.compile(r"[0-9a-f]{16}\Z")
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MOST_TEXT = 64
 _MOST_INTEGER = (1 << 53) - 1  # what every JSON reader keeps exactly
-_MOST_DUR_MS = 400 * 24 * 3600 * 1000
-_MOST_A_MS, _MOST_AT_ONCE = 1000, 1_000_000  # answers: a million a second, and what a short window may still fold
-_MOST_VALUES = 1 << 48
-_MOST_PSI, _MOST_FIGURE = 100.0, 1e9
+_MOST_PSI = 100.0
 
 
 @dataclass(frozen=True)
@@ -146,49 +138,6 @@ class Seal:
     dropped: int = 0
     spooled: int = 0
     spooled_bytes: int = 0
-
-
-@dataclass(slots=True)
-class Window:
-    """A window as the host reads it. Version 1 ends with `differed`. See also Report, Seal.
-
-    n: answers.
-    host, hits: of these, from the host, from the cache.
-    misses: None if the board has no cache.
-    stages: of STAGES, those that answers went through; and "token", milliseconds of each token of a generated text.
-    """
-
-    device: str
-    seal: Seal
-    boot: int
-    t0_ms: int
-    dur_ms: int
-    clock_ok: bool
-    model: str
-    version: str
-    sha: str
-    profile: str
-    n: int
-    errors: int
-    host: int
-    over_budget: int
-    hits: int
-    misses: int | None
-    latency: dict[str, Histogram]
-    system: System
-    compared: int = 0
-    differed: int = 0
-    stages: dict[str, Histogram] = field(default_factory=dict)
-    refused_by_budget: int = 0
-    error_codes: dict[str, int] = field(default_factory=dict)
-    clipped: int = 0
-    values: int = 0
-    psi: float | None = None
-    dropped: int = 0
-    site: str = ""
-    group: str = ""
-    shadow: ShadowWindow | None = None
-    semantic: BoundStats | None = None
 
 
 def device_id(text: str) -> str:
@@ -286,138 +235,6 @@ def sealed_payload(body: bytes, seal: Seal) -> bytes:
     return compact_json(head)[:-1] + b"," + body[1:]
 
 
-def origin(payload: bytes) -> Seal | None:
-    """The seal of a payload that may otherwise be refused; None if unreadable."""
-    try:
-        return read_seal(read_object(payload))
-    except WindowError:
-        return None
-
-
-def parse_window(payload: bytes, device: str) -> Window:
-    """Read and check one payload that came on `device`'s topic. Raises WindowError."""
-    value = read_message(payload, device, "window", _READ)
-    model = _part(value, "model")
-    latency = _histograms(value, "lat")
-    dur_ms = read_integer(value, "dur", least=1, most=_MOST_DUR_MS)
-    most = _MOST_A_MS * dur_ms + _MOST_AT_ONCE
-    n, errors = read_integer(value, "n", most=most), read_integer(value, "err", most=most)
-    compared = read_integer(value, "hc", most=most) if "hc" in value else 0
-    if n != sum([h.count for h in latency.values()]):
-        raise WindowError("shape", "'n' is not the number of answers in 'lat'")
-    return Window(
-        device=device,
-        seal=read_seal(value),
-        boot=read_integer(value, "boot", most=MOST_SEQ),
-        t0_ms=read_integer(value, "t0"),
-        dur_ms=dur_ms,
-        clock_ok=read_integer(value, "clk") == 1,
-        model=read_text(model, "id"),
-        version=read_text(model, "ver"),
-        sha=read_text(model, "sha"),
-        profile=read_text(value, "prof"),
-        n=n,
-        errors=errors,
-        host=read_integer(value, "fb", most=n),
-        over_budget=read_integer(value, "bv", most=n),
-        hits=read_integer(value, "ch", most=n),
-        misses=read_integer(value, "cm", most=n) if "cm" in value else None,
-        latency=latency,
-        system=_system(value),
-        compared=compared,
-        differed=read_integer(value, "hd", most=compared) if compared else 0,
-        **(_second(value, errors, most) if value["v"] == VERSION else {}),
-    )
-
-
-def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
-    """The fields of version 2; each is absent if there is nothing to report."""
-    stages = _histograms(value, "st") if "st" in value else {}
-    unknown = not stages.keys() <= _STAGES
-    stages |= _histograms({"tk": {_TOKEN: value["tk"]}}, "tk") if "tk" in value else {}
-    if unknown or max([histogram.count for histogram in stages.values()], default=0) > 2 * most:
-        raise WindowError("shape", "'st' has an unknown stage or counts too much")
-    codes = value.get("ec", {})
-    if not isinstance(codes, dict) or len(codes) > _MOST_CODES + 1 or not all(map(_CODE.match, codes)):
-        raise WindowError("shape", "'ec' is not an object of error codes")
-    error_codes = {code: read_integer(codes, code, least=1, most=errors) for code in codes}
-    if sum(error_codes.values()) > errors:
-        raise WindowError("shape", "'ec' counts more errors than 'err'")
-    share = value.get("cl", [0, 0])
-    if not isinstance(share, list) or len(share) != 2:
-        raise WindowError("shape", "'cl' is not [clipped, values]")
-    counted = {"cl": share[0], "of": share[1]}
-    values = read_integer(counted, "of", most=_MOST_VALUES)
-    psi = value.get("psi")
-    if psi is not None and (isinstance(psi, bool) or not isinstance(psi, (int, float)) or not 0 <= psi <= _MOST_PSI):
-        raise WindowError("shape", "'psi' is out of range")
-    labels = _part(value, "lab") if "lab" in value else {}
-    shadow = _shadow(_part(value, "sh"), most) if "sh" in value else None
-    return {
-        "stages": stages,
-        "refused_by_budget": read_integer(value, "rb", most=errors) if "rb" in value else 0,
-        "error_codes": error_codes,
-        "dropped": read_integer(value, "fd", most=most) if "fd" in value else 0,
-        "clipped": read_integer(counted, "cl", most=values),
-        "values": values,
-        "psi": None if psi is None else float(psi),
-        "site": read_text(labels, "site") if labels else "",
-        "group": read_text(labels, "group") if labels else "",
-        "shadow": shadow,
-        "semantic": _bound(value["se"]) if "se" in value else None,
-    }
-
-
-def _shadow(value: Mapping[str, Any], most: int) -> ShadowWindow:
-    n, sha, why = read_integer(value, "n", most=most), value.get("sha"), value.get("no", "")
-    figures = {name: value.get(name) for name in ("ms", "mb", "psi")}
-    if not isinstance(sha, str) or not _SHA.match(sha) or not (why == "" or (is_text(why, 40) and _CODE.match(why))):
-        raise WindowError("shape", "'sh' names no bundle, or no code")
-    if any(
-        type(one) not in (int, float, type(None)) or not 0 <= (one or 0) <= _MOST_FIGURE for one in figures.values()
-    ):
-        raise WindowError("shape", "'sh' has a figure that is out of range")
-    try:
-        ratios = Histogram.from_wire(value["ra"]) if n else Histogram()
-    except (KeyError, ValueError) as error:
-        raise WindowError("shape", f"'sh' has no ratios: {error}") from error
-    if ratios.count != n:
-        raise WindowError("shape", "'sh' has not as many ratios as answers")
-    skipped = read_integer(value, "sk", most=most)
-    return ShadowWindow(sha, n, read_integer(value, "eq", most=n), skipped, ratios, rests=why, **figures)
-
-
-def _bound(value: object) -> BoundStats:
-    if not isinstance(value, list) or len(value) not in (6, 8):
-        raise WindowError("shape", "'se' is not a list of six or eight numbers")
-    shares, counts = [*value[:2], *value[6:]], dict(zip(("gi", "wi", "sa", "wr"), value[2:6], strict=True))
-    if any(type(one) not in (int, float) or not 0 <= one <= 1 for one in shares):
-        raise WindowError("shape", "'se' has a share that is not from 0 to 1")
-    given, withheld, sampled = (read_integer(counts, name) for name in ("gi", "wi", "sa"))
-    wrong = read_integer(counts, "wr", most=sampled)
-    if bool(sampled) != (len(value) == 8):
-        raise WindowError("shape", "'se' has no interval of what was compared")
-    rate, ci95 = (wrong / sampled, (float(value[6]), float(value[7]))) if sampled else (None, None)
-    return BoundStats(float(value[0]), value[1] > 0, float(value[1]), given, withheld, sampled, wrong, rate, ci95)
-
-
-def read_seal(value: Mapping[str, Any]) -> Seal:
-    spool = _part(value, "spool")
-    seq = read_integer(value, "seq", least=1, most=MOST_SEQ)
-    floor = read_integer(value, "floor", least=1, most=seq)
-    return Seal(
-        read_hex(value, "epoch"), seq, floor, read_integer(value, "drop", most=floor - 1),
-        read_integer(spool, "n", most=MOST_SEQ), read_integer(spool, "b", most=MOST_SEQ),
-    )  # fmt: skip
-
-
-def read_hex(value: Mapping[str, Any], name: str) -> str:
-    digits = value.get(name)
-    if not isinstance(digits, str) or not _HEX.match(digits):
-        raise WindowError("shape", f"'{name}' is not 16 hexadecimal digits")
-    return digits
-
-
 def read_object(payload: bytes, most: int = MOST_RECEIVED_BYTES) -> dict[str, Any]:
     """A message of at most `most` bytes of JSON. Raises WindowError: size, json or shape."""
     if len(payload) > most:
@@ -431,38 +248,6 @@ def read_object(payload: bytes, most: int = MOST_RECEIVED_BYTES) -> dict[str, An
     return value
 
 
-def read_message(payload: bytes, device: str, what: str, versions: tuple[int, ...]) -> dict[str, Any]:
-    """`read_object`, checking version and device. Raises WindowError."""
-    value = read_object(payload)
-    version, sender = value.get("v"), value.get("dev")
-    if type(version) is not int or version not in versions:
-        raise WindowError("version", f"{what} format {str(version)[:20]!r} is not supported (supported: {versions})")
-    if sender != device:
-        raise WindowError("device", f"the payload says it is from {str(sender)[:80]!r}")
-    return value
-
-
-def _part(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    part = value.get(name)
-    if not isinstance(part, dict):
-        raise WindowError("shape", f"'{name}' is not an object")
-    return part
-
-
-def read_integer(value: Mapping[str, Any], name: str, *, least: int = 0, most: int = _MOST_INTEGER) -> int:
-    number = value.get(name)
-    if type(number) is not int or not least <= number <= most:  # a bool is not one
-        raise WindowError("shape", f"'{name}' must be a whole number from {least} to {most}")
-    return number
-
-
-def read_text(value: Mapping[str, Any], name: str) -> str:
-    text: str = value.get(name)  # type: ignore[assignment]
-    if not is_text(text, _MOST_TEXT):
-        raise WindowError("shape", f"'{name}' must be text of at most {_MOST_TEXT} characters")
-    return text
-
-
 def is_text(value: object, most: int) -> bool:
     """Whether it is a string of at most `most` characters that every store can hold.
 
@@ -471,29 +256,3 @@ def is_text(value: object, most: int) -> bool:
     if not isinstance(value, str) or len(value) > most:
         return False
     return (value.isascii() and value.isprintable()) or NO_TEXT.search(value) is None
-
-
-def _histograms(value: Mapping[str, Any], name: str) -> dict[str, Histogram]:
-    given = _part(value, name)
-    if len(given) > 8 or not all(map(_SOURCE.match, given)):
-        raise WindowError("shape", f"'{name}' has unknown sources")
-    try:
-        return {source: Histogram.from_wire(histogram) for source, histogram in given.items()}
-    except ValueError as error:
-        raise WindowError("shape", str(error)) from error
-
-
-_BOUNDS = {"cpu": (0, 100), "mem": (0, 100), "temp": (-273.15, 1000), "thr": (0, 1 << 32), "disk": (0, 1 << 40)}
-
-
-def _system(value: Mapping[str, Any]) -> System:
-    found: dict[str, Any] = {}
-    for name, (least, most) in _BOUNDS.items():
-        figure = value.get(name)
-        if figure is None:
-            continue
-        whole = name in ("thr", "disk")
-        if type(figure) not in ((int,) if whole else (int, float)) or not least <= figure <= most:
-            raise WindowError("shape", f"'{name}' is out of range")
-        found[name] = figure if whole else float(figure)
-    return System(**found)

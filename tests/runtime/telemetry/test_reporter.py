@@ -14,6 +14,8 @@ import tiny
 from mosquitto import Mosquitto
 from ports import free_port
 
+from edgekit.fleet.store.messages import parse_event, parse_window
+
 pytest.importorskip("paho.mqtt.client")
 
 from listener import Listener
@@ -22,11 +24,10 @@ from edgekit_runtime import CacheOptions, Semantic, TelemetryOptions, open_bundl
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.system.errors import MissingExtraError, TelemetryError, install_command
 from edgekit_runtime.telemetry.link import Broker
-from edgekit_runtime.telemetry.messages import parse_event
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.reporter import Reporter
 from edgekit_runtime.telemetry.spool import Spool, is_event
-from edgekit_runtime.telemetry.window import About, parse_window
+from edgekit_runtime.telemetry.window import About
 
 FORMAT = Path(__file__).parents[3] / "docs" / "telemetry-format.md"
 LONG = 30

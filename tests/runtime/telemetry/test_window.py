@@ -13,21 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgekit.fleet.store.messages import origin, parse_window
 from edgekit_runtime.cache.bounded import BoundStats
 from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import CountedWindow, Histogram
-from edgekit_runtime.telemetry.window import (
-    MOST_BYTES,
-    About,
-    Report,
-    Seal,
-    System,
-    device_id,
-    encode,
-    origin,
-    parse_window,
-    sealed_payload,
-)
+from edgekit_runtime.telemetry.window import MOST_BYTES, About, Report, Seal, System, device_id, encode, sealed_payload
 
 ABOUT = About("porch-1", "efficientnet_lite0", "1.4.2", "9f3c01ab77de", "raspberry-pi-4", 100.0)
 SEAL = Seal("0123456789abcdef", 41_000, 40_998, 3, 12, 11_000)
@@ -318,6 +308,9 @@ def test_a_field_of_a_later_release_is_ignored():
 def test_the_origin_of_a_refused_payload_can_still_be_told():
     assert origin(payload(v=9)) == SEAL
     assert origin(payload(v=9, floor=41_001)) is None
+    assert origin(payload(v=9).replace(b'"dev"', b'"x": "\\ud800", "dev"')) == SEAL, (
+        "or its board sends it again for ever"
+    )
     assert origin(b"junk") is None
 
 
