@@ -12,7 +12,7 @@ from edgekit.cli.printing import print_result
 
 @click.group(no_args_is_help=True)
 def samples() -> None:
-    """Collect the low-confidence inputs that boards send (`samples=`)."""
+    """Collect the low-confidence inputs that boards send."""
 
 
 @samples.command("new-key")

@@ -121,6 +121,16 @@ def leaves(name):
     return below(name, cli.get_command(None, name))
 
 
+LISTS = ["", "fleet samples", *(name for name in COMMANDS if isinstance(cli.get_command(None, name), click.Group))]
+
+
+@pytest.mark.parametrize("group", LISTS)
+def test_no_list_of_commands_cuts_a_summary_at_80_columns(group):
+    shown = CliRunner().invoke(cli, [*group.split(), "--help"], terminal_width=80).output
+    assert "Commands:" in shown or not group
+    assert not [line for line in shown.splitlines()[1:] if line.endswith("...")]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_a_summary_that_a_list_of_commands_shows_whole(name):
     for _, command in leaves(name):
