@@ -112,10 +112,8 @@ def _checked(request: BuildRequest) -> _Setup:
     recipes = tuple(find_recipe(name) for name in board_recipes.names())
     finished = next((recipe.name for recipe in recipes if recipe.finished), None)
     if finished and len(recipes) > 1:
-        raise ConversionError(
-            f"{finished} packs the file unchanged and goes with no other recipe",
-            do="Name it alone, or leave it out",
-        )
+        what = f"{finished} packs the file unchanged and goes with no other recipe"
+        raise ConversionError(what, do="Name it alone, or leave it out")
     if finished:
         request = replace(request, options=replace(request.options, as_is=True))
     signers = open_signers(request.signing)
@@ -245,11 +243,9 @@ def check_cache(folder: Path | None) -> None:
     with contextlib.suppress(OSError):
         there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
         if there.exists() and not there.is_dir():
-            raise OutputError(
-                "not a directory" if there == folder else f"{there} is not a directory",
-                where=str(folder),
-                do="Choose a folder with --cache, or keep nothing: --no-cache",
-            )
+            what = "not a directory" if there == folder else f"{there} is not a directory"
+            do = "Choose a folder with --cache, or keep nothing: --no-cache"
+            raise OutputError(what, where=str(folder), do=do)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from edgekit.building.build_request import BuildRequest
-from edgekit.building.data import Opener, Sets, cached_reference, key, open_sets, unused_labels
+from edgekit.building.data import Opener, Sets, cached_reference, key, of_evaluation, open_sets, unused_labels
 from edgekit_converters.data.dataset import FEWEST_APART, Subset
 from edgekit_converters.data.dataset import folds as folds_of_dataset
 from edgekit_converters.data.dataset import halves as split_halves
@@ -186,9 +186,10 @@ def subject_of(source: SourceModel, request: BuildRequest, store: StageStore, pr
     metric = named_metric(request.metric, contract.of_caller, joined) if request.metric else None
     sets = open_sets(request, Opener(contract, store, progress, source))
     name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
-    reference = cached_reference(
-        store, name, contract, lambda: reference_outputs(source, contract, sets.evaluation, progress)
-    )
+    with of_evaluation(not sets.held_out):
+        reference = cached_reference(
+            store, name, contract, lambda: reference_outputs(source, contract, sets.evaluation, progress)
+        )
     _check_same(sets, reference)
     _check_answerable(source, contract, sets, store, progress)
     stated = stated_keys(file, source)
@@ -237,11 +238,8 @@ def _check_same(sets: Sets, reference: Reference) -> None:
     if changed is None:
         return
     (example,) = sets.evaluation.pick([changed])
-    raise CalibrationError(
-        "changed between two readings",
-        where=example.origin,
-        do="Give the same items in the same order at every call: fix the seed, sort the files",
-    )
+    do = "Give the same items in the same order at every call: fix the seed, sort the files"
+    raise CalibrationError("changed between two readings", where=example.origin, do=do)
 
 
 def _check_answerable(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -109,16 +110,28 @@ def open_sets(request: BuildRequest, opener: Opener) -> Sets:
         part, held_out = opener.split(given)
         sets = _checked(opener, part, held_out, held_out=True)
         return replace(sets, findings=(*sets.findings, *notes))
-    evaluation = opener.open(request.evaluation)
+    with of_evaluation():
+        evaluation = opener.open(request.evaluation)
     if request.calibration is not None:
         given = opener.open(request.calibration, labelled=False)
         return _checked(opener, given, evaluation, held_out=False)
     if request.allow_random:
         return _random(opener, evaluation)
-    evaluation, found = _readable(opener, evaluation)
-    findings = tuple(f for f in lint_findings(found, None, contract) if f.code in _OF_EVALUATION)
-    _refuse_errors(findings)
+    with of_evaluation():
+        evaluation, found = _readable(opener, evaluation)
+        findings = tuple(f for f in lint_findings(found, None, contract) if f.code in _OF_EVALUATION)
+        _refuse_errors(findings)
     return Sets(None, evaluation, False, findings, "", survey_digest(found), tuple(found.digests))
+
+
+@contextmanager
+def of_evaluation(own: bool = True) -> Iterator[None]:
+    """A CalibrationError within has the code `evaluation`, unless the set was held out."""
+    try:
+        yield
+    except CalibrationError as error:
+        code = "evaluation" if own else error.code
+        raise CalibrationError(error.what, where=error.where, do=error.do, code=code) from error
 
 
 def _random(opener: Opener, evaluation: Dataset) -> Sets:
@@ -126,12 +139,8 @@ def _random(opener: Opener, evaluation: Dataset) -> Sets:
     sets = _checked(opener, noise, evaluation, held_out=False)
     both = isinstance(evaluation.frames if isinstance(evaluation, Sequences) else evaluation, RandomDataset)
     what = "calibration and comparison used made-up examples" if both else "calibration used made-up examples"
-    finding = Finding(
-        "random-data",
-        "warning",
-        f"{what}: the ranges and measurements say little about real input",
-        "Give --calibration a folder of representative examples",
-    )
+    what = f"{what}: the ranges and measurements say little about real input"
+    finding = Finding("random-data", "warning", what, "Give --calibration a folder of representative examples")
     return replace(sets, random=True, findings=(finding, *sets.findings))
 
 
@@ -163,19 +172,14 @@ def unused_labels(contract: Contract, used: bool, labelled: bool, where: str) ->
 def _checked(opener: Opener, given: Dataset, evaluation: Dataset, *, held_out: bool) -> Sets:
     """Lint both sets; an item in both is removed from the calibration set."""
     readable, first = _readable(opener, given)
-    evaluation, second = _readable(opener, evaluation)
+    with of_evaluation(not held_out):
+        evaluation, second = _readable(opener, evaluation)
     findings = lint_findings(first, second, opener.contract, one_set=held_out)
     _refuse_errors(findings)
     overlap = frozenset[str]().union(*(finding.digests for finding in findings))
-    return Sets(
-        without(readable, first, overlap, held_out=held_out),
-        evaluation,
-        held_out,
-        findings,
-        survey_digest(first, overlap),
-        survey_digest(second),
-        tuple(second.digests),
-    )
+    calibration = without(readable, first, overlap, held_out=held_out)
+    digests = survey_digest(first, overlap), survey_digest(second)
+    return Sets(calibration, evaluation, held_out, findings, *digests, tuple(second.digests))
 
 
 def _readable(opener: Opener, dataset: Dataset) -> tuple[Dataset, Survey]:

@@ -163,9 +163,10 @@ def _prompts(request: BuildRequest) -> Sequence[str]:
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
         prompts = [admit(line, f"{file}, prompt {number}").data for number, line in enumerate(lines, 1)]
     except (OSError, ValueError) as error:
-        raise CalibrationError(f"cannot be read: {error}", where=str(file), do=do) from error
+        raise CalibrationError(f"cannot be read: {error}", where=str(file), do=do, code="evaluation") from error
     except EdgekitError as error:
-        raise CalibrationError(error.what, where=error.where, do=do) from error
+        raise CalibrationError(error.what, where=error.where, do=do, code="evaluation") from error
     if not prompts or max(map(len, prompts)) > PROMPT_BYTES:
-        raise CalibrationError("it has no prompt, or one that is too long", where=str(file), do=do)
+        what = "it has no prompt, or one that is too long"
+        raise CalibrationError(what, where=str(file), do=do, code="evaluation")
     return [prompt.decode() for prompt in prompts[:64]]

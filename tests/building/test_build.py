@@ -192,6 +192,20 @@ def test_one_misspelt_folder_never_costs_all_the_labels(picture_request):
         build(picture_request("cat", "dgo"))
 
 
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_the_code_says_which_of_the_two_sets_is_wrong(request_for, tmp_path, calibrated):
+    np.save(tmp_path / "other.npy", np.ones((20, 5), np.float32))  # the model takes 4
+    np.savez(tmp_path / "part.npz", x=RNG.normal(size=(20, 4)).astype(np.float32), y=np.zeros(19, np.int64))
+    for name in ("nowhere", "other.npy", "part.npz"):
+        with pytest.raises(CalibrationError) as caught:
+            build(request_for(calibrated=calibrated, evaluation=str(tmp_path / name)))
+        assert (caught.value.code, name in str(caught.value)) == ("evaluation", True)
+    for evaluation in ({}, {"evaluation": None}):
+        with pytest.raises(CalibrationError) as caught:
+            build(request_for(calibration=str(tmp_path / "other.npy"), **evaluation))
+        assert caught.value.code == "calibration"
+
+
 def test_folders_that_are_no_classes_are_calibrated_with_and_it_is_said(picture_request):
     report = build(picture_request("morning", "evening"))
     assert "none names a class" in notes(report)["folders-no-labels"].what

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from edgekit_runtime.system.errors import EdgekitError, shorten
 
 _MOST = 300
@@ -19,8 +21,7 @@ def one_line(value: BaseException | str) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of another tool's message, or the exception's type."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 class SourceError(EdgekitError):
@@ -43,6 +44,7 @@ class CalibrationError(EdgekitError):
     """A calibration or evaluation set that cannot be used."""
 
     code = "calibration"
+    reasons: ClassVar = {"evaluation": "an evaluation set that cannot be used"}
 
 
 class UnlabelledError(CalibrationError):

@@ -57,11 +57,9 @@ def find_function(spec: str, error_type: type[EdgekitError], wanted: str) -> Cal
     raise error_type(f"'{module_name}' has no function '{function_name}'", where=spec, do=do)
 
 
-def failed(
-    spec: str, error: BaseException, error_type: type[EdgekitError], do: str = "Mend the function"
-) -> EdgekitError:
+def failed(spec: str, error: BaseException, kind: type[EdgekitError], do: str = "Mend the function") -> EdgekitError:
     """Return the error that names the line which raised, instead of a traceback."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     place = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
     text = one_line(error) if str(error).strip() else "no message"
-    return error_type(f"raised {type(error).__name__}: {text}{place}", where=spec, do=do)
+    return kind(f"raised {type(error).__name__}: {text}{place}", where=spec, do=do)
