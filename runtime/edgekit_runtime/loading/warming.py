@@ -106,72 +106,108 @@ def warm_up(
     kept = last_verdict(bundle, entry, single.info)
     tested = replay(bundle, entry, recording, None if kept is None else lambda: True)
     tested = tested if kept is None else replace(tested, examples=kept.examples)
-    known = _known(kept, offer, recording.last_s)
+    known, shared = _known(kept, offer, recording.last_s), shares_one_engine(entry, offer)
     if known:
-        seconds = {1: known[1]}
-        if on_gpu(single.info.name, single.info.kernels) and shares_one_engine(entry, offer):  # a first run compiles
+        single_s = known[1]
+        if on_gpu(single.info.name, single.info.kernels) and shared:  # a first run compiles
             for size in (one for one in offer if one <= max(known)):
                 single.run([np.repeat(tensor, size, axis=0) for tensor in recording.given])
     else:
         slow = recording.last_s > BOUND_S / (10 if recording.runs > 1 else 1)
-        seconds = {1: recording.last_s if slow else _seconds(lambda: single.run(recording.given))}
+        single_s = recording.last_s if slow else _seconds(lambda: single.run(recording.given))
     if bundle.manifest.contract.state == "internal":
         single.reset()
-    shared, free, tried = shares_one_engine(entry, offer), entry.inputs[0].free_batch, tuple(offer)
-    if seconds[1] < BRIEF_S and not free and entry in offer.values():
+    trial, tried = _BatchTrial(bundle, entry, single, recording.given, load, shared), tuple(offer)
+    trial.seconds[1] = single_s
+    if single_s < BRIEF_S and not entry.inputs[0].free_batch and entry in offer.values():
         offer = {}
-    engines: dict[int, Engine] = {1: single}
-    notes: list[str] = []
-    disappointed, end = 0, perf_counter() + BOUND_S
-    for size, one in sorted(offer.items()):
-        if disappointed >= _PATIENCE:
-            break
-        if known and size not in known:
-            continue
-        if not known and perf_counter() + 3 * size * seconds[1] >= end:
-            notes.append(f"batches of {size} and more were not tried: measuring them would take too long")
-            break
-        engine, pays = single, False
-        try:
-            if not shared:
-                engine = load(one, size)
-            if known:
-                if not shared:
-                    replay_batch(bundle, one, engine, size)
-                pays, seconds[size] = True, known[size]
-                continue
-            if one is entry and not free:
-                check_same_rows(bundle, entry, single, engine, size)
-            else:
-                replay_batch(bundle, one, engine, size)
-            joined = [np.repeat(tensor, size, axis=0) for tensor in recording.given]
-            takes_s = _batch_seconds(engine, recording.given if shared else None, joined, seconds[1])
-            takes_s *= seconds[1] / _seconds(lambda: single.run(recording.given))  # others slow both alike
-            before_s = sum(seconds[part] for part in least_time(size, {1: seconds[1]} if shared else seconds))
-            pays = takes_s <= (1 - LEAST_GAIN) * before_s
-            if pays:
-                disappointed, seconds[size] = 0, takes_s
-            else:
-                disappointed += 1
-                notes.append(
-                    f"batches of {size} do not pay: {takes_s * 1e3:.3g} ms, in smaller runs {before_s * 1e3:.3g} ms"
-                )
-        except EdgekitError as error:
-            disappointed += 1
-            notes.append(f"no variant for batches of {size}: {error}")
-        finally:
-            if pays and not (shared and free):
-                engines[size] = engine
-            elif engine is not single:
-                engine.close()
     if known and kept is not None:
-        notes = [*(kept.notes if offer else ()), *notes]
+        trial.reopen(offer, known)
+        trial.notes = [*(kept.notes if offer else ()), *trial.notes]
     else:
+        trial.measure(offer)
         found = asdict(tested) if kept is None else asdict(kept)
-        fresh = {"seconds": seconds, "tried": tried, "notes": tuple(notes)}
+        fresh = {"seconds": trial.seconds, "tried": tried, "notes": tuple(trial.notes)}
         remember(bundle, entry, single.info, KeptTest(**(found | fresh)))
-    batched = BatchEngine(engines, any_size=max(seconds) if shared and free else 1, seconds=seconds)
-    return Warm(batched, tested, recording.first_s * 1e3, tuple(notes))
+    return Warm(trial.batched(), tested, recording.first_s * 1e3, tuple(trial.notes))
+
+
+class _BatchTrial:
+    """Batch sizes of one artifact, tried with its first golden example.
+
+    seconds: of a run of each size in use.
+    """
+
+    def __init__(
+        self, bundle: Bundle, entry: ArtifactEntry, single: Engine, given: list[NDArray[Any]], load: Load, shared: bool
+    ) -> None:
+        """shared: all sizes run on the engine for a single item."""
+        self._bundle, self._entry, self._load = bundle, entry, load
+        self._single, self._given = single, given
+        self._shared, self._free = shared, entry.inputs[0].free_batch
+        self._engines: dict[int, Engine] = {1: single}
+        self.seconds: dict[int, float] = {}
+        self.notes: list[str] = []
+
+    def batched(self) -> BatchEngine:
+        any_size = max(self.seconds) if self._shared and self._free else 1
+        return BatchEngine(self._engines, any_size=any_size, seconds=self.seconds)
+
+    def reopen(self, offer: Mapping[int, ArtifactEntry], known: Mapping[int, float]) -> None:
+        """Use the sizes that paid at an earlier opening."""
+
+        def answers(size: int, one: ArtifactEntry, engine: Engine) -> bool:
+            if not self._shared:
+                replay_batch(self._bundle, one, engine, size)
+            self.seconds[size] = known[size]
+            return True
+
+        for size in sorted(offer.keys() & known.keys()):
+            self._try(size, offer[size], answers)
+
+    def measure(self, offer: Mapping[int, ArtifactEntry]) -> None:
+        """Use the sizes that pay."""
+        disappointed, end = 0, perf_counter() + BOUND_S
+        for size, one in sorted(offer.items()):
+            if disappointed >= _PATIENCE:
+                break
+            if perf_counter() + 3 * size * self.seconds[1] >= end:
+                self.notes.append(f"batches of {size} and more were not tried: measuring them would take too long")
+                break
+            disappointed = 0 if self._try(size, one, self._pays) else disappointed + 1
+
+    def _try(self, size: int, one: ArtifactEntry, check: Callable[[int, ArtifactEntry, Engine], bool]) -> bool:
+        """Load the engine of a size, and use it if `check` says so; else close it."""
+        engine, used = self._single, False
+        try:
+            if not self._shared:
+                engine = self._load(one, size)
+            used = check(size, one, engine)
+        except EdgekitError as error:
+            self.notes.append(f"no variant for batches of {size}: {error}")
+        finally:
+            if used and not (self._shared and self._free):
+                self._engines[size] = engine
+            elif engine is not self._single:
+                engine.close()
+        return used
+
+    def _pays(self, size: int, one: ArtifactEntry, engine: Engine) -> bool:
+        """Raises EngineError, SelfTestError if a batch gives an item another answer."""
+        if one is self._entry and not self._free:
+            check_same_rows(self._bundle, self._entry, self._single, engine, size)
+        else:
+            replay_batch(self._bundle, one, engine, size)
+        single_s, joined = self.seconds[1], [np.repeat(tensor, size, axis=0) for tensor in self._given]
+        takes_s = _batch_seconds(engine, self._given if self._shared else None, joined, single_s)
+        takes_s *= single_s / _seconds(lambda: self._single.run(self._given))  # others slow both alike
+        before_s = sum(self.seconds[part] for part in least_time(size, {1: single_s} if self._shared else self.seconds))
+        if takes_s > (1 - LEAST_GAIN) * before_s:
+            smaller = f"in smaller runs {before_s * 1e3:.3g} ms"
+            self.notes.append(f"batches of {size} do not pay: {takes_s * 1e3:.3g} ms, {smaller}")
+            return False
+        self.seconds[size] = takes_s
+        return True
 
 
 def _known(kept: KeptTest | None, offer: Mapping[int, ArtifactEntry], took_s: float) -> dict[int, float]:
