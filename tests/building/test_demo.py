@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import re
@@ -9,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import run_edgekit
 
 from edgekit.demo.assets import steps
@@ -66,6 +68,19 @@ def test_a_command_that_fails_in_the_demo_says_all_that_it_said(demo, tmp_path):
     assert "error: " in ran.err
     assert "efficientnet_lite0.keras" in ran.err
     assert "edgekit inspect" not in ran.out
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_what_it_built_itself_needs_no_signature_on_a_machine_with_trusted_keys(trusts, tmp_path, monkeypatch):
+    module, ran = importlib.import_module("edgekit.cli.demo"), list[tuple[str, ...]]()
+    monkeypatch.setenv("EDGEKIT_TRUST", str(tmp_path / "root.json"))
+    if trusts:
+        (tmp_path / "root.json").touch()
+    monkeypatch.setattr("edgekit.demo.assets.make_assets", lambda *given: None)
+    monkeypatch.setattr(module, "_show", lambda step, as_json: (ran.append(tuple(step)), (0, {}))[1])
+    assert CliRunner().invoke(module.demo, ["--folder", str(tmp_path)]).exit_code == 0
+    flagged = [step[0] for step in ran if "--allow-unsigned" in step]
+    assert flagged == (["run", "bench"] if trusts else [])
 
 
 def test_names_the_cat_and_the_coffee_cup_among_the_top_five(demo):
