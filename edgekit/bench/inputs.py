@@ -40,7 +40,7 @@ ARRAYS = (".npy", ".npz")
 
 
 class InputsError(EdgekitError):
-    """A folder without inputs, or that cannot be read."""
+    """A folder without inputs or that cannot be read, or a file that is none of this model's."""
 
     code = "inputs"
 
@@ -95,17 +95,20 @@ def _in_folder(folder: Path) -> Iterator[str | InputsError]:
     yield from map(str, sorted(files))
     yield from closed
     if not files and not closed:
-        yield InputsError(
-            "contains no pictures or arrays", where=str(folder), do=f"Put pictures, {' or '.join(ARRAYS)} files into it"
-        )
+        do = f"Put pictures, {' or '.join(ARRAYS)} files into it"
+        yield InputsError("contains no pictures or arrays", where=str(folder), do=do)
 
 
 def load(given: str, contract: Contract) -> Any:
     """Arrays of .npy and .npz files, else the path. Raises InputsError or InputError."""
-    if isinstance(given, GivenText) and contract.text is None and contract.generation is None:
+    of_text = contract.text is not None or contract.generation is not None
+    if isinstance(given, GivenText) and not of_text:
         raise InputsError("the model does not take text", where=given, do="Pass a file instead of --text")
-    if isinstance(given, GivenText) or not given.lower().endswith(ARRAYS):
+    if isinstance(given, GivenText) or not (of_text or given.lower().endswith(ARRAYS)):
         return given
+    if not given.lower().endswith(ARRAYS):
+        do = "Pass a .txt file with one text per line, or the text itself with --text"
+        raise InputsError("the model takes texts, and this is not a .txt file", where=given, do=do)
     arrays = _read(given, contract, sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs))
     return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)
 

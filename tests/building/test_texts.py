@@ -315,6 +315,18 @@ def test_the_command_answers_lines_and_texts(built, tmp_path, edgekit):
     assert "12 tokens, longer texts are cut on the right, mean pooling" in shown
 
 
+@pytest.mark.parametrize("more", [(), ("--fill-cache", "answers.db")])
+@pytest.mark.parametrize("name", ["notes.md", "red.png", "absent.md"])
+def test_the_name_of_a_file_is_not_taken_for_a_text(name, more, built, tmp_path, edgekit):
+    if name != "absent.md":
+        (tmp_path / name).write_bytes(b"red one")
+    ran = edgekit("run", built, name, *more)
+    assert ran.code == 1
+    assert f"{name}: the model takes texts, and this is not a .txt file" in ran.err
+    assert "vector" not in ran.out
+    assert edgekit("run", built, "--text", name).code == 0
+
+
 def test_a_semantic_cache_gets_the_text_itself(built):
     seen = []
 
