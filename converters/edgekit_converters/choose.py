@@ -201,11 +201,9 @@ def _in_name_only(candidate: Candidate, candidates: Sequence[Candidate]) -> Refu
     for rival in _float_rivals(candidate, candidates):
         known = candidate.estimate is not None and rival.estimate is not None
         if 0 < rival.size_bytes < candidate.size_bytes and not known:
-            reason = (
-                f"its file is larger than that of {rival.recipe} ({candidate.size_bytes:,} against "
-                f"{rival.size_bytes:,} bytes), and it is not known to be faster"
-            )
-            rule = f"its file is larger than that of {rival.recipe}, and it is not known to be faster"
+            larger, so = f"its file is larger than that of {rival.recipe}", ", and it is not known to be faster"
+            reason = f"{larger} ({candidate.size_bytes:,} against {rival.size_bytes:,} bytes){so}"
+            rule = f"{larger}{so}"
             return Refusal(candidate.recipe, reason, "not-int8", f"Choose {form}-f32 or {form}-int8-dynamic", rule)
     return None
 
@@ -215,9 +213,8 @@ def _too_far(candidate: Candidate, limits: ChoiceLimits) -> Refusal | None:
         return None
     fidelity = candidate.fidelity
     if fidelity is None:
-        return Refusal(
-            candidate.recipe, "it was not compared with the original, so the limit cannot be checked", "drop"
-        )
+        why = "it was not compared with the original, so the limit cannot be checked"
+        return Refusal(candidate.recipe, why, "drop")
     if limits.allow(fidelity.loss):
         return None
     limit = limits.max_drop
@@ -254,10 +251,8 @@ def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) ->
     needed, left = memory_bytes / 2**20, OURS * ram_mb
     if needed <= left:
         return None
-    return (
-        f"it needs about {needed:.0f} MiB for weights, arena and runtime; of {profile}'s {ram_mb} MiB it may take "
-        f"{left:.0f}"
-    )
+    may = f"of {profile}'s {ram_mb} MiB it may take {left:.0f}"
+    return f"it needs about {needed:.0f} MiB for weights, arena and runtime; {may}"
 
 
 def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
@@ -348,16 +343,17 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
         elif chosen.format == "tflite" != other.format:
             why = "is TFLite, which comes before other formats"
         else:
-            smaller = chosen.size_bytes < other.size_bytes
-            why = "is smaller" if smaller else "is its equal, and comes first by name"
-        reason = f"acceptable, but {chosen.recipe} {why}; no latency is known of either"
-        return Refusal(other.recipe, reason, "not-preferred")
+            why = "is smaller" if chosen.size_bytes < other.size_bytes else "is its equal, and comes first by name"
+        why += "; no latency is known of either"
+        return Refusal(other.recipe, f"acceptable, but {chosen.recipe} {why}", "not-preferred")
     # the chosen one may be certainly faster though both overlap a third range that is wider
     apart = fast is not None and slow is not None and fast.high_ms < slow.low_ms
+    named = chosen if apart or other in equals else min(equals, key=_high)  # the chosen one may overlap `other`
     if other not in equals or apart:
         why = "is faster, and the ranges do not overlap"
     elif chosen.precision == "int8" and other.precision != "int8":
-        why = "is INT8, which comes first where the ranges overlap"
+        apart = fast is not None and slow is not None and slow.high_ms < fast.low_ms
+        why = f"is INT8, which comes first where {'times do not decide' if apart else 'the ranges overlap'}"
     elif chosen.format == "tflite" != other.format and not _all_measured(_first_in_line(equals)):
         why = "is TFLite, which comes first where nothing measured separates them"
     elif _middle(chosen) < _middle(other):
@@ -366,8 +362,8 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
         why = "is as fast, and smaller"
     else:
         why = "is its equal, and comes first by name"
-    rule = f"acceptable, but {chosen.recipe} {why}"
-    reason = f"{rule} ({_range(chosen.estimate)}, against {_range(other.estimate)})"
+    rule = f"acceptable, but {named.recipe} {why}"
+    reason = f"{rule} ({_range(named.estimate)}, against {_range(other.estimate)})"
     return Refusal(other.recipe, reason, "not-preferred", rule=rule)
 
 
@@ -410,6 +406,10 @@ def _notes(chosen: Candidate, limits: ChoiceLimits) -> tuple[str, ...]:
 
 def _all_measured(pool: Sequence[Candidate]) -> bool:
     return all(candidate.estimate is not None and candidate.estimate.grade == "measured" for candidate in pool)
+
+
+def _high(one: Candidate) -> float:
+    return float("inf") if one.estimate is None or one.estimate.busy else one.estimate.high_ms
 
 
 def _middle(candidate: Candidate) -> float:

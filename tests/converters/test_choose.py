@@ -554,6 +554,28 @@ def test_two_ranges_that_touch_only_a_third_are_told_apart_as_what_they_are():
     assert "is faster, and the ranges do not overlap" in reason(choice, "tflite-f32")
 
 
+def test_ranges_that_are_said_not_to_overlap_do_not():
+    """A slow artifact overlaps the chosen one and not the fastest, which INT8 comes before."""
+    items = [
+        candidate("tflite-f32", estimated(0.04, 0.09, 0.16)),
+        candidate("onnx-int8-qdq", estimated(0.15, 0.41, 1.03)),
+        candidate("onnx-f32", estimated(0.18, 0.46, 1.21)),
+    ]
+    choice = choose("b", items, ChoiceLimits(), BOTH)
+    assert choice.chosen is items[1]
+    assert reason(choice, "onnx-f32") == (
+        "acceptable, but tflite-f32 is faster, and the ranges do not overlap (0.04 to 0.16 ms, estimated, against "
+        "0.18 to 1.21 ms, estimated)"
+    )
+    assert "is INT8, which comes first where the ranges overlap" in reason(choice, "tflite-f32")
+
+
+def test_int8_is_not_said_to_overlap_what_was_timed_apart_on_a_busy_machine():
+    int8, f32 = (replace(estimated(*ms, "measured"), busy=True) for ms in ((14, 15, 15.3), (5.6, 6, 6.4)))
+    choice = choose("b", [candidate("tflite-int8", int8), candidate("onnx-f32", f32)], ChoiceLimits(), BOTH)
+    assert "is INT8, which comes first where times do not decide (14 to 15.3 ms" in reason(choice, "onnx-f32")
+
+
 BOXES = Decisions(original=40, artifact=38, kept=36, agreement=0.9, ci95=(0.8, 0.97))
 
 
