@@ -124,6 +124,8 @@ def _format(path: Path) -> str:
             inside = [file for file in sorted(path.iterdir()) if file.suffix.lower() in FORMATS]
             inside += [file.parent for file in sorted(path.glob("*/saved_model.pb"))]
             do = f"Did you mean {inside[0]}?" if inside else _KNOWN
+            if all((path / name).is_file() for name in ("config.json", "tokenizer.json")):
+                do = f"A Hugging Face folder becomes an .onnx first: edgekit contract {path} --length 64"
             _refuse(path, "this folder has no saved_model.pb, so it is not a SavedModel", do)
         if (path / "saved_model.pb").stat().st_size == 0:
             _refuse(path, "its saved_model.pb is empty", "Save the model again, or download it again")
@@ -210,8 +212,7 @@ def _opened(path: Path, options: LoadOptions) -> SourceModel:
 
 
 def _content_key(path: Path) -> str | None:
-    """Return a digest of everything that the model is made of.
-    None if unknown, or if opening it is quick."""
+    """A digest of all that the model is made of; None if unknown, or if opening it is quick."""
     try:
         if (path.is_file() and path.suffix.lower() in _WHOLE) or (path / "saved_model.pb").is_file():
             return content_sha256(path)

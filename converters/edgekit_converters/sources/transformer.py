@@ -62,7 +62,6 @@ def find_tokenizer(folder: Path) -> Path:
 
 def read_transformer(folder: Path, length: int | None = None) -> Transformer:
     """Read the folder.
-
     length: tokens of a text; None for the model's own, at most DEFAULT_LENGTH. Raises SourceError."""
     if find_spec("onnx") is None:
         raise MissingExtraError("convert", "an ONNX file")

@@ -108,6 +108,10 @@ def test_a_folder_without_a_saved_model_is_refused_and_what_is_in_it_is_offered(
     assert "has no saved_model.pb" in refusal(tmp_path).what
     (tmp_path / "net.onnx").write_bytes(b"x")
     assert refusal(tmp_path).do == f"Did you mean {tmp_path / 'net.onnx'}?"
+    (tmp_path / "config.json").touch()
+    assert "edgekit contract" not in refusal(tmp_path).do  # an unpacked .keras
+    (tmp_path / "tokenizer.json").touch()
+    assert refusal(tmp_path).do.endswith(f"edgekit contract {tmp_path} --length 64")
     (tmp_path / "saved_model.pb").write_bytes(b"")
     assert "empty" in refusal(tmp_path).what
     (tmp_path / "saved_model.pb").write_bytes(b"this is a shopping list")
