@@ -61,9 +61,10 @@ class Table:
         path: str = "",
         mistakes: dict[str, EdgekitError] | None = None,
         mistake: Callable[[str, str, str, str, str], EdgekitError] = _mistake,
+        top: list[str] | None = None,
     ) -> None:
         self.data, self.file, self.path = data, file, path
-        self.mistakes = {} if mistakes is None else mistakes
+        self.mistakes, self._top = {} if mistakes is None else mistakes, [] if top is None else top
         self._asked: list[str] = []
         self._mistake = mistake
 
@@ -77,8 +78,7 @@ class Table:
         return value
 
     def integer(self, key: str) -> int:
-        value: int = self._positive(key, self._take(key, (int,), "a whole number", None, 1))
-        return value
+        return int(self._positive(key, self._take(key, (int,), "a whole number", None, 1)))
 
     def number(self, key: str) -> float:
         return float(self._positive(key, self._take(key, (int, float), "a number", None, 1.0)))
@@ -105,8 +105,7 @@ class Table:
         return found if listed is value else found * count
 
     def flag(self, key: str, default: bool = False) -> bool:
-        value: bool = self._take(key, (bool,), "true or false", default, default)
-        return value
+        return bool(self._take(key, (bool,), "true or false", default, default))
 
     def optional_integer(self, key: str) -> int | None:
         return self.integer(key) if self.has(key) else None
@@ -186,10 +185,11 @@ class Table:
     def done(self, known: Sequence[str] = ()) -> None:
         """Note every key that was neither read nor is known."""
         known = [*known, *self._asked]
+        self._top += () if self.path else known
         listed = f"Known: {', '.join(dict.fromkeys(known))}"
         for key in self.data:
             if key not in known:
-                near = _suggestion(key, known)
+                near = "Write it above the first [table]" if key in self._top else _suggestion(key, known)
                 self.wrong(key, "is not a key of the format", near or listed)
                 listed = listed if near else ""  # one table's keys are listed once
 
@@ -218,7 +218,7 @@ class Table:
         refuse(tuple(self.mistakes.values()))
 
     def _table(self, data: dict[str, Any], path: str) -> Table:
-        return Table(data, self.file, path, self.mistakes, self._mistake)
+        return Table(data, self.file, path, self.mistakes, self._mistake, self._top)
 
     def _take(self, key: str, kinds: tuple[type, ...], wanted: str, default: Any, stand_in: Any) -> Any:
         self._asked.append(key)

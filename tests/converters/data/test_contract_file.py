@@ -110,6 +110,10 @@ def test_a_uint8_model_needs_no_mean_and_std(tmp_path):
 REFUSED = {
     "unknown key": ('tsk = "raw"', "tsk: is not a key of the format. Did you mean 'task'?"),
     "unknown key of an input": (IMAGE + "meen = 1", "[input] meen: is not a key of the format. Did you mean 'mean'?"),
+    "labels below a table": (
+        IMAGE + "labels = ['a', 'b', 'c']",
+        "[input] labels: is not a key of the format. Write it above the first [table]",
+    ),
     "a detector that says nothing of its boxes": ('task = "detection"', "detection: is missing"),
     "a detector's table for a classifier": (
         '[detection]\nformat = "xyxy"',
