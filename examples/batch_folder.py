@@ -22,7 +22,9 @@ def main() -> None:
     asked.add_argument("table", type=Path)
     asked.add_argument("--cache", default="answers.db")
     options = asked.parse_args()
-    sources: Counter[str] = Counter()
+    if not options.folder.is_dir():
+        raise SystemExit(f"{options.folder}: there is no such folder")
+    sources, failed = Counter[str](), 0
     files = sorted(path for path in options.folder.rglob("*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
     with (
         open_bundle(options.bundle, cache=CacheOptions(disk=options.cache)) as model,
@@ -35,12 +37,14 @@ def main() -> None:
                 answer = model.predict(path)
             except EdgekitError as error:  # skip a broken file, continue with the rest
                 table.writerow((path, f"error: {error}", ""))
-                sources["error"] += 1
+                failed += 1
                 continue
             (best,) = answer.top(1)
             table.writerow((path, best.label, f"{best.score:.4f}"))
             sources[answer.source] += 1
-    print(", ".join(f"{count} from the {source}" for source, count in sources.items()))
+    counts = [f"{count} from the {source}" for source, count in sources.items()]
+    counts += [f"{failed} without an answer"] if failed else []
+    print(", ".join(counts) or f"no images in {options.folder}")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def test_a_folder_becomes_a_table_and_a_second_run_computes_nothing(bundle, tmp_
     (photos / "broken.png").write_bytes(b"no picture")
     first = ran("batch_folder.py", bundle, photos, "answers.csv", cwd=tmp_path)
     assert re.search(r"\d from the device", first)
-    assert "1 from the error" in first
+    assert "1 without an answer" in first
     again = ran("batch_folder.py", bundle, photos, "answers.csv", cwd=tmp_path)
     assert "6 from the cache" in again
     rows = list(csv.reader((tmp_path / "answers.csv").open()))
