@@ -138,6 +138,12 @@ def test_the_contract_lies_beside_the_model(tmp_path):
     assert (tmp_path / "out" / "labels.txt").read_text() == "red\ngreen\nblue\ndark\n"
 
 
+def test_a_folder_that_cannot_be_written_is_an_error_with_advice(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot be written: File exists\. Make room there, or name .* with -o"):
+        export(read_bundle(tiny.bundle(tmp_path, "onnx-f32")), tmp_path / "file" / "out")
+
+
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     bundle = read_bundle(tiny.bundle(tmp_path))
     (tmp_path / "out").mkdir()

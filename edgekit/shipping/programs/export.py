@@ -5,7 +5,7 @@
 
 Rules:
 - without a recipe it is the first artifact that the target can express; if there is none, an error says why of each;
-- every folder has the model file, `contract.json` and, with labels, `labels.txt`: a class a line;
+- every folder has the model file and `contract.json`; with labels `labels.txt`, a line each; of texts `tokenizer.json`;
 - the program runs the bundle's golden examples and says `ok`, or what differs;
 - an encrypted artifact is written in clear; the folder is new or empty, and written whole or not at all.
 """
@@ -76,12 +76,11 @@ def export(
     artifact = _choose(bundle, target, recipe)
     program = TARGETS[target].write(artifact)
     contract = artifact.contract
-    files: dict[str, bytes] = {
-        **artifact.model_files(),
-        "contract.json": json_text(contract).encode(),
-    }
+    files: dict[str, bytes] = {**artifact.model_files(), "contract.json": json_text(contract).encode()}
     if contract.labels is not None:
         files["labels.txt"] = "".join(f"{label}\n" for label in contract.labels).encode()
+    if (tokenizer := bundle.manifest.tokenizer) is not None:
+        files["tokenizer.json"] = bundle.blob(tokenizer)
     files |= program.files
     measured = None
     try:
@@ -98,7 +97,8 @@ def export(
                 (made / "export.json").write_bytes(files["export.json"])
             put(made, folder)
     except OSError as error:
-        raise OutputError(f"cannot be written ({error.strerror or error})", where=str(folder)) from error
+        do = "Make room there, or name a writable folder with -o"
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(folder), do=do) from error
     return ExportedProgram(
         artifact.entry.recipe, tuple(folder / name for name in files), program.packages, program.start, measured
     )
