@@ -168,8 +168,7 @@ class KeyFolder:
     def _free(self, name: str, *endings: str) -> list[Path]:
         """Files for a new key, in the folder, which is made. Raises KeysError if one exists."""
         if not _NAME.fullmatch(name) or name.endswith((_PRIVATE, ".pub")):
-            do = "Use letters, digits, '.', '_' and '-', at most 64"
-            raise KeysError(f"{name!r:.70} is not a valid key name", do=do)
+            raise KeysError(f"{name!r:.70} is not a valid key name", do="Use at most 64 letters, digits, '.', '_', '-'")
         self._make()
         paths = [self.path / f"{name}{ending}" for ending in endings]
         for path in paths:
@@ -218,4 +217,5 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise KeysError(f"the key cannot be written: {error.strerror or error}", where=str(path)) from error
+        what, do = f"the key cannot be written: {error.strerror or error}", "Make room there, or name another --folder"
+        raise KeysError(what, where=str(path), do=do) from error

@@ -315,6 +315,17 @@ def test_the_command_answers_lines_and_texts(built, tmp_path, edgekit):
     assert "12 tokens, longer texts are cut on the right, mean pooling" in shown
 
 
+def test_plain_files_come_with_the_tokenizer(built, drafted, tmp_path, edgekit):
+    assert edgekit("export", built, "-o", "plain").code == 0
+    exported, original = (folder / "tokenizer.json" for folder in (tmp_path / "plain", drafted / "mini"))
+    assert json.loads(exported.read_text()) == json.loads(original.read_text())
+
+
+def test_texts_that_are_not_there_are_an_error_with_advice(built, edgekit):
+    ran = edgekit("run", built, "absent.txt")
+    assert "absent.txt: cannot be read: No such file or directory. Check the path and its permissions" in ran.err
+
+
 @pytest.mark.parametrize("more", [(), ("--fill-cache", "answers.db")])
 @pytest.mark.parametrize("name", ["notes.md", "red.png", "absent.md"])
 def test_the_name_of_a_file_is_not_taken_for_a_text(name, more, built, tmp_path, edgekit):

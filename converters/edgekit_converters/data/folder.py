@@ -107,10 +107,8 @@ class Classes:
                     "If the model counts its classes in the order in which Keras and torchvision sort folders, add to "
                     f"a contract file (--contract): {toml_text({'labels': names}).strip()}"
                 )
-            return (
-                "Name the folder after a class index, add `labels` to a contract file (--contract), or move the images "
-                "up if the folders are not classes"
-            )
+            do = "Name the folder after a class index, add `labels` to a contract file (--contract)"
+            return f"{do}, or move the images up if the folders are not classes"
         do = "Name the folder after a label or a class index, or move the images up if the folders are not classes"
         return self._near(name) or do
 

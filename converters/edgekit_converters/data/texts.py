@@ -37,7 +37,8 @@ def read_lines(path: Path) -> list[tuple[int, bytes]]:
             raise CalibrationError("is larger than 1 GB", where=str(path), do="Give a representative part")
         data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
-        raise CalibrationError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+        why, do = f"cannot be read: {error.strerror or error}", "Check the path and its permissions"
+        raise CalibrationError(why, where=str(path), do=do) from error
     found = [(at, line.rstrip(b"\r")) for at, line in enumerate(data.split(b"\n"), 1) if line.strip()]
     if not found:
         raise CalibrationError("contains no text", where=str(path), do="Write one text a line")
@@ -76,8 +77,8 @@ class Texts(Dataset):
             try:
                 text = data.decode("utf-8")
             except UnicodeDecodeError as error:
-                what = f"is not UTF-8 (byte {error.start})"
-                raise CalibrationError(what, where=origin, do="Save the file as UTF-8") from error
+                why = f"is not UTF-8 (byte {error.start})"
+                raise CalibrationError(why, where=origin, do="Save the file as UTF-8") from error
             label: Label | None = None
             if self.path.suffix.lower() == ".tsv":
                 text, tab, name = text.rpartition("\t")
