@@ -47,6 +47,7 @@ class StreamedReply:
     def __init__(self, pool: Pool, response: HTTPResponse, connection: TimedConnection) -> None:
         self._pool, self._response, self._connection = pool, response, connection
         self.status, self.headers, self._closed = response.status, response.headers, False
+        self._lock = threading.Lock()
 
     def line(self, most: int, deadline: Deadline) -> bytes:
         """The next line with its end; at most that many bytes, none at the answer's end.
@@ -61,14 +62,16 @@ class StreamedReply:
 
     def end(self) -> None:
         """End the connection: a read in another thread returns, or fails."""
-        with contextlib.suppress(OSError, ValueError):
-            self._connection.timed.sock.shutdown(socket.SHUT_RDWR)
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            if not self._closed:  # another exchange may be using it
+                self._connection.timed.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Keep the connection if the answer was read to its end. Idempotent."""
-        if self._closed:  # another exchange may be using it
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed:
             return
-        self._closed = True
         if self._response.isclosed() and not self._response.will_close:
             self._pool.keep(self._connection)
         else:
