@@ -296,8 +296,9 @@ class Semantic:
             return None if self._bound is None else self._bound.stats()
 
     def remember(self, vector: NDArray[np.float32], outputs: Any) -> None:
-        """outputs: of a real inference for `vector`."""
-        outputs = freeze(outputs) if isinstance(outputs, Mapping) else outputs
+        """outputs: of a real inference for `vector`, or an application's own."""
+        if isinstance(outputs, Mapping) and all(isinstance(one, np.ndarray) for one in outputs.values()):
+            outputs = freeze(outputs)
         with self._lock:
             found = None if self._bound is None else self._nearest(vector, self._clock())
             if self._bound is not None and found is not None:
@@ -312,8 +313,7 @@ class Semantic:
                 # Not touched before it is used: the system gives the memory page by page.
                 self._vectors = np.empty((self._max_entries, vector.size), np.float32)
             if self._n < self._max_entries:
-                place = self._n
-                self._n += 1
+                place, self._n = self._n, self._n + 1
                 self._outputs.append(outputs)
                 self._records.append(new_entry())
             else:

@@ -183,6 +183,16 @@ def test_answers_of_an_applications_own_are_kept():
     assert asked == ["one"]
 
 
+def test_an_answer_of_plain_values_is_kept_as_it_is():
+    tier = Semantic(lambda text: np.array([1.0, len(text)]), 0.5)
+    assert tier.answer("one", lambda _: {"city": "Paris", "score": 0.9}) == ({"city": "Paris", "score": 0.9}, False)
+    assert tier.answer("two", lambda _: None) == ({"city": "Paris", "score": 0.9}, True)
+    learning = Semantic(lambda text: np.array([1.0, len(text)]), error=0.1)
+    for _ in range(2):
+        learning.answer("one", lambda _: {"city": "Paris", "places": [1, 2]})
+    assert learning.entries == 1  # confirmed
+
+
 def test_a_comparison_that_fails_is_a_contradiction():
     def fails(kept, computed):
         raise RuntimeError
