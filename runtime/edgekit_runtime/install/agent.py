@@ -87,23 +87,18 @@ class Agent:
         self._not_before = 0.0
         self._spread = True
         self._work: _Work | None = None
-        self._said: bytes = b""
+        self._said, self._logged = b"", ""
         self.link: Link | HawkbitLink
         if options.hawkbit:
-            self.link = HawkbitLink(
-                options.hawkbit, options.device, options.token, self._topic, self._message, self._up
-            )  # fmt: skip
+            callbacks = self._topic, self._message, self._up
+            self.link = HawkbitLink(options.hawkbit, options.device, options.token, *callbacks)
             fetching = replace(options.asked.fetching, limits=self.link.limits)
             self._options = replace(options, asked=replace(options.asked, fetching=fetching))
             return
         self.link = Link(
-            Broker.parse(options.broker),
-            f"{options.device}.agent",  # no device id has a dot
-            (f"{self._topic}/cmd",),
-            message=self._message,
-            up=self._up,
-            most_wait_s=options.most_wait_s,
-        )
+            Broker.parse(options.broker), f"{options.device}.agent", (f"{self._topic}/cmd",),  # no device id has a dot
+            message=self._message, up=self._up, most_wait_s=options.most_wait_s,
+        )  # fmt: skip
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop`. An unfinished install is left to the next start, as after a kill."""
@@ -111,6 +106,10 @@ class Agent:
             while not stop.is_set():
                 try:
                     self.link.step(self._options.look_s)
+                    if isinstance(self.link, Link) and self.link.trouble != self._logged:
+                        self._logged = self.link.trouble
+                        reason = f"{self._logged} ({self.link.advice})" if self._logged else "connected again"
+                        _LOG.warning("the broker %s: %s", self.link.broker, reason)
                     self._take_newer()
                     self._advance()
                 except EdgekitError as error:  # the root or its disk: reported, and tried again

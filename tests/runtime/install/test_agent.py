@@ -124,6 +124,24 @@ def order(rev, path, url, **changes):
     return Order(rev, "tiny", str(rev), **{"sha256": digest, "url": url, **changes}).encode()
 
 
+def test_an_agent_without_its_broker_says_so_once(root, caplog):
+    stop = threading.Event()
+    with closed_port() as port:
+        url = f"mqtt://porch:secret@127.0.0.1:{port}"
+        agent = Agent(AgentOptions(url, "porch-1", root, look_s=0.02, most_wait_s=0.1))
+        thread = threading.Thread(target=agent.run, args=(stop,), daemon=True)
+        thread.start()
+        until = time.monotonic() + 20
+        while agent.link.troubles["unreachable"] < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        stop.set()
+        agent.link.wake()
+        thread.join(10)
+    (line,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "unreachable (Check the broker's address, and that it runs)" in line
+    assert "secret" not in line
+
+
 def test_an_order_becomes_the_active_bundle_and_an_undo_needs_no_download(made, key, broker, desk, root):
     one, two = (made(v, key=key[0], terms=BundleTerms(rollout_seq=int(v))) for v in ("1", "2"))
     with running(broker, root, key), ExitStack() as ends:
