@@ -217,6 +217,8 @@ def simulate(
         for what, seconds in (("all live", found.live_s), ("all drained", found.drained_s)):
             if seconds is not None:
                 click.echo(f"{what:<12} after {seconds:g} s")
+    if not found.live:
+        click.echo("Check the URL, the password, and that `edgekit fleet serve` runs on this broker", err=True)
     return 0 if found.live == devices else 1
 
 
@@ -237,10 +239,8 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> None:
     with opt.opened_store(store) as opened:
         unknown = [name for name in boards if opened.device(name) is None]
         if unknown:
-            raise FleetError(
-                "no such board has reported, and nothing was removed", where=" ".join(unknown),
-                do="See the fleet page for the ids",
-            )  # fmt: skip
+            do = "See the fleet page for the ids"
+            raise FleetError("no such board has reported, and nothing was removed", where=" ".join(unknown), do=do)
         gone = [name for name in dict.fromkeys(boards) if opened.forget(name)]
     print_result({"forgotten": gone}, [f"removed {', '.join(gone)}"], as_json)
 

@@ -10,6 +10,7 @@ import urllib.request
 
 import pytest
 from fleet.boards import birth
+from ports import closed_port
 
 from edgekit.fleet.store.databases import SqliteStore
 
@@ -77,3 +78,13 @@ def test_a_demo_without_a_broker_says_so_before_it_builds(in_process, monkeypatc
     assert ran.code == 1
     assert "needs the 'fleet' extra" in ran.err
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_simulation_that_no_fleet_hears_says_what_to_check(edgekit):
+    pytest.importorskip("paho.mqtt")
+    with closed_port() as port:
+        url = f"mqtt://127.0.0.1:{port}"
+        ran = edgekit("fleet", "simulate", "--broker", url, "--devices", "1", "--minutes", "0.01")
+    assert ran.code == 1
+    assert "0 of 1 boards heard from the fleet" in ran.err
+    assert ran.err.endswith("Check the URL, the password, and that `edgekit fleet serve` runs on this broker\n")

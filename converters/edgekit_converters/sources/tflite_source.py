@@ -38,7 +38,7 @@ from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
 from edgekit_runtime.system.errors import MissingExtraError
 
 _AGAIN = "Convert or download it again"
-_AS_IS = "or pack the file as it is, with nothing measured: --recipe tflite-as-is"
+_AS_IS = "or pack the file as it is, with nothing measured: edgekit build FILE --recipe tflite-as-is"
 _MADE_FROM = f"Pass the float model that it was made from: the Keras, SavedModel, ONNX or float .tflite file; {_AS_IS}"
 _STATEFUL = frozenset(["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "CALL_ONCE"])
 _WEIGHTED = frozenset(

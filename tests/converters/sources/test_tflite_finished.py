@@ -68,7 +68,7 @@ def test_what_it_says_of_itself_is_honest():
 
 
 def test_without_being_told_it_is_refused_and_the_way_is_named():
-    with pytest.raises(SourceError, match=r"already quantized .* --recipe tflite-as-is"):
+    with pytest.raises(SourceError, match=r"already quantized .* edgekit build FILE --recipe tflite-as-is"):
         load(tiny.MODELS / "tiny_int8.tflite")
     with pytest.raises(SourceError, match=r"keeps a state inside \(.*VAR_HANDLE\).* --recipe tflite-as-is"):
         load(memory.MODELS / "memory_inside_f32.tflite")
