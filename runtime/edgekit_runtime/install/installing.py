@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import time
 from collections.abc import Callable
@@ -118,9 +119,7 @@ def install(
 
 def fetch_shadow(source: str, path: str | os.PathLike[str], share: float, options: InstallOptions) -> None:
     """Fetch a bundle that answers `share` of the requests in silence; nothing else changes.
-
     It is checked as one to install.
-
     Raises what `install` raises but for what follows from running it.
     """
     root = Root.open(path)
@@ -274,7 +273,9 @@ class _InstallRun:
             self._source.name_source_in(error, self._object_path())
             keep = isinstance(error, DownloadError) and error.code != "download-size"
             with contextlib.suppress(EdgekitError):  # the first error is the one to report
-                self._apply(self._journal.fail(error.code, str(error), self._now(), keep=keep))
+                shown = copy.copy(error)
+                shown.speak_cli()  # `edgekit status` shows it
+                self._apply(self._journal.fail(error.code, str(shown), self._now(), keep=keep))
             raise
         return self._journal.advance(fetched)
 

@@ -247,6 +247,18 @@ def test_what_is_amiss_before_anything_was_fetched_makes_no_root(case, made, roo
     assert [one["event"] for one in events(root)] == ["committed", "refused"]
 
 
+def test_what_status_shows_of_a_refusal_names_the_options_of_the_command_line(made, root):
+    install(made("1"), root, UNSIGNED)
+    with pytest.raises(EdgekitError) as caught:
+        install(made("2"), root, replace(UNSIGNED, allow_unsigned=False))
+    assert "trust=" in caught.value.do
+    assert "allow_unsigned" in str(caught.value)
+    shown = status(root).failure.what
+    assert "--trust" in shown
+    assert "--allow-unsigned" in shown
+    assert "allow_unsigned" not in shown
+
+
 def test_going_back_unburns_nothing(made, put, root):
 
     put(made("1", BundleTerms(rollout_seq=1))), put(made("2", BundleTerms(rollout_seq=2)))
