@@ -444,6 +444,9 @@ def test_every_address_of_the_index_answers(client):
         answer = client.get(f"{path}.csv")
         assert (answer.status_code == 200) == table, path
         assert not table or answer.headers["content-type"].startswith("text/csv")
+    for typo in ("devices?state=typo", "devices.csv?sort=-p98", "counts?by=models", "history?range=2d"):
+        answer = client.get(f"/api/v1/{typo}")
+        assert (answer.status_code, answer.json()["error"].split()[0]) == (400, "unknown")
     assert client.get("/api/v1/devices/nobody-1").status_code == 404
     assert client.get("/api/v1/devices/nobody-1/history.csv").status_code == 404
 

@@ -73,7 +73,7 @@ def test_what_costs_too_much_or_does_not_run_is_refused():
 
 def test_what_is_shown_has_its_interval():
     assert describe([figures("a", 500, 1), figures("b", 500)]).startswith(
-        "99.9% of 1,000 answers agree (99.4% to 100.0%), on 2 of 2 boards, 0.96 times as long"
+        "99.9% of 1,000 answers agree (99.4% to 100.0%), on 2 of 2 boards, 0.96 times as long as the active version"
     )
 
 

@@ -28,7 +28,7 @@ from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.pages.lists import RANGES, ListQuery, range_of, whole_number
 from edgekit.fleet.pages.show import conditions, shown
 from edgekit.fleet.rollouts.rollout_tables import RolloutTables
-from edgekit.fleet.store.records import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, now_ms
+from edgekit.fleet.store.records import GROUPS, SORTS, STATES, FleetDevice, GroupBy, Resolution, Rollup, now_ms
 from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
@@ -51,8 +51,7 @@ _INDEX = {
     "rollouts": "roll-outs, the latest first, with plan and state",
     "totals": "sums of the fleet",
 }
-
-
+_VALUES = {"state": STATES, "sort": (*SORTS, *(f"-{one}" for one in SORTS)), "by": (*GROUPS,), "range": (*RANGES,)}
 _Found = tuple[list[dict[str, Any]], dict[str, Any]]
 """Rows, and the fields next to them."""
 
@@ -152,14 +151,16 @@ class FleetApi:
         return [asdict(alert) for alert in found], {}
 
     def _rollouts(self, request: Request) -> _Found:
-        found = self._rollouts_of.all() if self._rollouts_of is not None else []
-        return [asdict(rollout) for rollout in found], {}
+        return ([] if self._rollouts_of is None else [asdict(rollout) for rollout in self._rollouts_of.all()]), {}
 
 
 def _answer(path: str, table: Callable[[Request], _Found | None], *, as_csv: bool) -> Any:
     name = path.rpartition("/")[2]
 
-    async def answer(request: Request) -> Response:
+    async def answer(request: Request) -> Response:  # a page drops what it does not know; a script would not see it
+        for key, values in _VALUES.items():
+            if (given := request.query_params.get(key)) and given not in values:
+                return _json({"error": f"unknown {key} {given!r:.40}. Use one of: {', '.join(values)}"}, 400)
         found = await run_in_threadpool(table, request)
         if found is None:
             return _json({"error": "no such device"}, 404)
@@ -181,8 +182,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(name for row in flat for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(name)) for name in columns] for row in flat)
+    writer.writerows([columns, *([_cell(row.get(name)) for name in columns] for row in flat)])
     return text.getvalue()
 
 

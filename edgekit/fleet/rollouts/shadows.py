@@ -97,5 +97,5 @@ def describe(boards: Sequence[ShadowFigures]) -> str:
     times = Histogram.joined(one.ratios for one in heard).quantile(_QUICK)
     return (
         f"{same / n:.1%} of {n:,} answers agree ({low:.1%} to {high:.1%}), on {len(heard)} of {len(boards)} boards, "
-        f"{times:.2f} times as long" + (f" ({words})" if words else "")
+        f"{times:.2f} times as long as the active version" + (f" ({words})" if words else "")
     )
