@@ -59,7 +59,7 @@ def build(as_json: bool, **options: Any) -> int:
     signing = signing_of(options.pop("sign"), options.pop("signer"), options.pop("passphrase_file"))
     options["cache"] = not options.pop("no_cache") and (options["cache"] or True)
     command = ("edgekit", *sys.argv[1:])
-    with _scratch() as scratch, _resumable(as_json, scratch):
+    with scratch() as folder, resumable(as_json, folder):
         with console_progress() as progress:
             report = build_with(sign=signing, command=command, progress=progress, say=progress.say, **options)
         print_result(report.as_json(), summary(report, warned=True), as_json)
@@ -67,7 +67,7 @@ def build(as_json: bool, **options: Any) -> int:
 
 
 @contextmanager
-def _scratch() -> Iterator[str]:
+def scratch() -> Iterator[str]:
     """A folder for the temporary files of TensorFlow and other tools, removed with the build."""
     before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="edgekit-build-", ignore_cleanup_errors=True) as folder:
@@ -82,7 +82,7 @@ def _scratch() -> Iterator[str]:
 
 
 @contextmanager
-def _resumable(as_json: bool, scratch: str) -> Iterator[None]:
+def resumable(as_json: bool, folder: str) -> Iterator[None]:
     """On Ctrl-C, print one line and exit without waiting for a busy conversion tool."""
     try:
         yield
@@ -96,7 +96,7 @@ def _resumable(as_json: bool, scratch: str) -> Iterator[None]:
             if as_json:
                 click.echo('{"error": {"code": "interrupted", "what": "interrupted", "where": "", "do": ""}}')
             sys.stdout.flush()
-            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             os._exit(130)
         if not as_json:
             raise click.exceptions.Exit(130) from None

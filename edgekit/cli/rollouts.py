@@ -187,5 +187,6 @@ def _show(one: Rollout, tables: RolloutTables, as_json: bool, *, boards: bool = 
             lines.append(f"          {since}, before {before}; others {now}, before {then}")
     for row in rows:
         error = f"  {row.error} [{row.code}]" if row.code else ""
-        lines.append(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {row.phase or '-'}{error}")
+        phase = "withdrawn" if row.want == "none" and row.phase in ("", "shadowing") else row.phase or "-"
+        lines.append(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {phase}{error}")
     print_result({**_json(one, tables), **(more if boards else {})}, lines, as_json)

@@ -57,22 +57,18 @@ def try_model(
     edgekit try net.onnx --like photos/
     """
     from edgekit.building.build_report import summary
+    from edgekit.cli.build import resumable, scratch
     from edgekit.cli.install import board_of
     from edgekit.trying import look
 
     boards = profiles or tuple(dict.fromkeys((*board_of(None, quiet=True).profiles[:1], "raspberry-pi-4")))
     folder = output or Path("tried") / model.stem
-    with console_progress() as progress:
+    with scratch() as temporary, resumable(as_json, temporary), console_progress() as progress:
         found = look(model, like, folder, boards, family, loading, progress, progress.say)
     if as_json:
-        print_json(
-            {
-                "contract": str(found.contract),
-                "guessed": list(found.guessed),
-                "answers": [asdict(one) for one in found.answers],
-                "build": found.report.as_json(),
-            }
-        )
+        answers = [asdict(one) for one in found.answers]
+        made = {"guessed": list(found.guessed), "answers": answers, "build": found.report.as_json()}
+        print_json({"contract": str(found.contract), **made})
         return 0 if found.report.complete else 1
     for line in summary(found.report, warned=True):
         say(line)

@@ -99,8 +99,10 @@ def test_a_window_says_how_often_a_semantic_cache_was_false(broker, ingestor, tm
     with open_bundle(tiny.bundle(tmp_path), telemetry=options, cache=cache) as model:
         for _ in range(40):
             model.predict(tiny.RED)
-        model.predict(tiny.GREEN)
-        bound = model.stats().cache.semantic.bound
+        bound = None
+        while bound is None or not bound.wrong:  # on a busy machine a comparison may not be worth its time
+            model.predict(tiny.GREEN)
+            bound = model.stats().cache.semantic.bound
         assert (bound.open, bound.sampled > 0, bound.wrong) == (True, True, 1)
         ingestor.wait(lambda heard: heard.windows() and heard.windows()[-1]["se"][4] == bound.sampled)
     known = [0.4, bound.cut, bound.given, bound.withheld, bound.sampled, 1, *bound.ci95]
