@@ -315,7 +315,7 @@ def test_sanitizers_find_nothing(tmp_path, ort, kind):
         (["short.ppm"], 1),
         (["huge.ppm"], 1),
         (["labels.txt"], 1),
-        (["none"], 1),
+        (["none"], 2),
     ):
         done = subprocess.run(["./predict", *arguments], cwd=folder, capture_output=True, text=True, env=settings)
         assert done.returncode == code, done.stderr

@@ -256,7 +256,7 @@ def origin(payload: bytes) -> Seal | None:
     """The seal of a payload that may otherwise be refused; None if unreadable."""
     try:
         return _seal(convert(read_object(payload), _SealFields))
-    except (WindowError, ValidationError):
+    except (WindowError, ValidationError, UnicodeError):  # msgspec takes no half of a surrogate pair
         return None
 
 

@@ -311,6 +311,7 @@ def test_the_origin_of_a_refused_payload_can_still_be_told():
     assert origin(payload(v=9).replace(b'"dev"', b'"x": "\\ud800", "dev"')) == SEAL, (
         "or its board sends it again for ever"
     )
+    assert origin(payload(v=9, epoch="\ud800")) is None
     assert origin(b"junk") is None
 
 
