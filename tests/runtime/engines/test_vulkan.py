@@ -266,7 +266,7 @@ with open_bundle(bundle, allow_unsigned=True, **options) as model:
                 full.append(number)
                 sleep(0.05)
     devices.append(model.describe()["engine"]["device"])
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(12) as pool:  # more than a batch of four and the queue behind it
         answers = list(pool.map(ask, range(80)))
     after = ask(0)
     devices.append(model.describe()["engine"]["device"])
