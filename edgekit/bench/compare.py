@@ -156,7 +156,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> BenchComparison:
     subjects += [RecordDifference(name, old["load"].get(name), new["load"].get(name)) for name in _SETUP]
     models = [RecordDifference(name, old.get(name), new.get(name)) for name in _MODEL]
     different = all(None not in (one.then, one.now) and one.then != one.now for one in models)
-    refused = [*models[:different], *known_before(old, new["conditions"], new["load"])]
+    refused = [*(models[:1] if different else []), *known_before(old, new["conditions"], new["load"])]
     refused += _differences_during(old["conditions"], new["conditions"])
     ratios = [] if refused else [r for name in (*_FIGURES, *_ONCE) if (r := _ratio(name, old, new)) is not None]
     return BenchComparison(refused, [one for one in subjects if one.then != one.now], ratios)

@@ -147,16 +147,20 @@ def _json(one: Rollout, tables: RolloutTables) -> dict[str, Any]:
 
 
 def _phases(counted: dict[tuple[int, str, str], int]) -> dict[str, int]:
-    """In words: waiting, ordered, what boards reported, going back, back, withdrawn."""
     found: dict[str, int] = {}
     for (_, want, phase), n in counted.items():
-        word = f"shadow: {phase or 'ordered'}" if want == "shadow" else phase or "ordered"
-        if want == "former":
-            word = "back" if phase == "committed" else f"going back: {phase or 'ordered'}"
-        elif not want or (want == "none" and phase in ("", "shadowing")):
-            word = "withdrawn" if want else "waiting"
+        word = _phase(want, phase)
         found[word] = found.get(word, 0) + n
     return found
+
+
+def _phase(want: str, phase: str) -> str:
+    """In words: waiting, ordered, what boards reported, going back, back, withdrawn."""
+    if want == "former":
+        return "back" if phase == "committed" else f"going back: {phase or 'ordered'}"
+    if not want or (want == "none" and phase in ("", "shadowing")):
+        return "withdrawn" if want else "waiting"
+    return f"shadow: {phase or 'ordered'}" if want == "shadow" else phase or "ordered"
 
 
 def _line(one: Rollout, tables: RolloutTables) -> str:
@@ -187,6 +191,5 @@ def _show(one: Rollout, tables: RolloutTables, as_json: bool, *, boards: bool = 
             lines.append(f"          {since}, before {before}; others {now}, before {then}")
     for row in rows:
         error = f"  {row.error} [{row.code}]" if row.code else ""
-        phase = "withdrawn" if row.want == "none" and row.phase in ("", "shadowing") else row.phase or "-"
-        lines.append(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {phase}{error}")
+        lines.append(f"      {row.device:<24} wave {row.wave + 1}  {_phase(row.want, row.phase)}{error}")
     print_result({**_json(one, tables), **(more if boards else {})}, lines, as_json)

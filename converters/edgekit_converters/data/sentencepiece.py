@@ -18,7 +18,8 @@ from edgekit_runtime.system.errors import MissingExtraError
 SUFFIX = ".model"
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
-_SPACE, _LONGEST = "\u2581", 256
+_SPACE = "\u2581"
+_LONGEST = 256  # characters of a piece that merges may lead to; SentencePiece stops at 16 by default
 
 
 def tokenizer_json(data: bytes) -> bytes:

@@ -157,8 +157,8 @@ class FleetApi:
 def _answer(path: str, table: Callable[[Request], _Found | None], *, as_csv: bool) -> Any:
     name = path.rpartition("/")[2]
 
-    async def answer(request: Request) -> Response:  # a page drops what it does not know; a script would not see it
-        for key, values in _VALUES.items():
+    async def answer(request: Request) -> Response:
+        for key, values in _VALUES.items():  # a page ignores another value; a script would not notice
             if (given := request.query_params.get(key)) and given not in values:
                 return _json({"error": f"unknown {key} {given!r:.40}. Use one of: {', '.join(values)}"}, 400)
         found = await run_in_threadpool(table, request)

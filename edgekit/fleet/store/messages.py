@@ -14,19 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 from msgspec import UNSET, Meta, MsgspecError, Struct, UnsetType, ValidationError, convert
 from msgspec.json import Decoder
 
 from edgekit_runtime.cache.bounded import BoundStats
 from edgekit_runtime.system.errors import WindowError
+from edgekit_runtime.system.strict_json import MAX_NUMBER
 from edgekit_runtime.telemetry.histogram import Histogram, ShadowWindow
-from edgekit_runtime.telemetry.messages import EVENT_VERSION, MOST_EVENT_TEXT
+from edgekit_runtime.telemetry.messages import EVENT_VERSION, MOST_EVENT_TEXT, EventKind
 from edgekit_runtime.telemetry.samples import MOST_PARTS, PART_BYTES, SAMPLE
 from edgekit_runtime.telemetry.window import (
+    CODE,
+    MOST_CODES,
+    MOST_PSI,
     MOST_RECEIVED_BYTES,
     MOST_SEQ,
+    MOST_TEXT,
     STAGES,
     Seal,
     System,
@@ -38,16 +43,16 @@ T = TypeVar("T")
 M = TypeVar("M", bound="_BoardMessage")
 _STAGES, _TOKEN = frozenset(STAGES), "token"
 _MOST_A_MS, _MOST_AT_ONCE = 1000, 1_000_000  # answers: a million a second, and what a short window may still fold
-_Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
-_Some = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
+_Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+_Some = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 Number = Annotated[int, Meta(ge=0, le=MOST_SEQ)]
 _First = Annotated[int, Meta(ge=1, le=MOST_SEQ)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Figure = Annotated[float, Meta(ge=0, le=1e9)]
 _Percent = Annotated[float, Meta(ge=0, le=100)]
-Text = Annotated[str, Meta(max_length=64)]
+Text = Annotated[str, Meta(max_length=MOST_TEXT)]
 Epoch = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
-_Code = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,40}\Z")]
+_Code = Annotated[str, Meta(pattern=f"^{CODE.pattern}")]
 _Source = Annotated[str, Meta(pattern=r"^[a-z]{1,16}\Z")]
 
 
@@ -55,7 +60,7 @@ class _HistogramFields(Struct, array_like=True, forbid_unknown_fields=True, gc=F
     scale: int
     index: int
     counts: list[int]
-    zeros: int = 0
+    zeros: _Count = 0
 
 
 _Histograms = Annotated[dict[_Source, _HistogramFields], Meta(max_length=8)]
@@ -83,7 +88,7 @@ class _BoardMessage(_SealFields, gc=False):
 
 
 class _EventFields(_BoardMessage, gc=False):
-    kind: Literal["install", "rollback", "trial", "throttling", "spool", "sample"]
+    kind: EventKind
     text: Annotated[str, Meta(max_length=MOST_EVENT_TEXT)]
 
 
@@ -114,7 +119,7 @@ class _ShadowFields(Struct, gc=False):
     ms: _Figure | None = None
     mb: _Figure | None = None
     psi: _Figure | None = None
-    no: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,40}\Z")] = ""
+    no: Annotated[str, Meta(pattern=rf"^(\Z|{CODE.pattern})")] = ""
 
 
 class _BoundFields(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -145,9 +150,9 @@ class _WindowFields(_BoardMessage, gc=False):
     hd: _Count | UnsetType = UNSET
     rb: _Count = 0
     fd: _Count = 0
-    ec: Annotated[dict[_Code, _Some], Meta(max_length=9)] = {}
+    ec: Annotated[dict[_Code, _Some], Meta(max_length=MOST_CODES + 1)] = {}  # and `other`
     cl: tuple[_Count, Annotated[int, Meta(ge=0, le=1 << 48)]] = (0, 0)
-    psi: _Percent | None = None
+    psi: Annotated[float, Meta(ge=0, le=MOST_PSI)] | None = None
     sh: _ShadowFields | UnsetType = UNSET
     se: _BoundFields | UnsetType = UNSET
     lab: _WindowLabels | UnsetType = UNSET
@@ -218,10 +223,10 @@ def decoded(decode: Callable[[bytes], T], payload: bytes, most: int) -> T:
         raise WindowError("shape", str(error)) from error
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_texts(texts: Iterable[str]) -> None:
     """Raises WindowError for a control character, or half a surrogate pair."""
-    if (text := "".join(names)) and not is_text(text, len(text)):
-        raise WindowError("shape", "a name holds a character that cannot be shown")
+    if (text := "".join(texts)) and not is_text(text, len(text)):
+        raise WindowError("shape", "a text has a control character, or half a surrogate pair")
 
 
 @dataclass(frozen=True)
@@ -263,7 +268,7 @@ def origin(payload: bytes) -> Seal | None:
 def parse_event(payload: bytes, device: str) -> BoardEvent:
     """Read and check one event that came on `device`'s topic. Raises WindowError."""
     wire = _message(_decode_event, payload, device, "event", (EVENT_VERSION,))
-    check_names((wire.text,))
+    check_texts((wire.text,))
     part = decoded(_decode_part, payload, MOST_RECEIVED_BYTES) if wire.kind == SAMPLE else None
     if part is not None and part.part >= part.parts:
         raise WindowError("shape", "'part' is not below 'parts'")
@@ -277,7 +282,7 @@ def parse_window(payload: bytes, device: str) -> Window:
 
 
 def _message(decode: Callable[[bytes], M], payload: bytes, device: str, what: str, versions: tuple[int, ...]) -> M:
-    """Of another version or board it may be of another shape, so that is said first."""
+    """Decode, and check version and sender first: another version may have another shape."""
     try:
         wire = decoded(decode, payload, MOST_RECEIVED_BYTES)
         _check_sender(wire.v, wire.dev, device, what, versions)
@@ -313,7 +318,7 @@ def _checked(wire: _WindowFields) -> Window:
         raise WindowError("shape", "'n' is not the number of answers in 'lat'")
     if differed is UNSET or differed > compared:
         raise WindowError("shape", "'hd' is missing, or more than 'hc'")
-    check_names((model.id, model.ver, model.sha, wire.prof, *labels))
+    check_texts((model.id, model.ver, model.sha, wire.prof, *labels))
     window = Window(
         wire.dev, _seal(wire), wire.boot, wire.t0,
         wire.dur, wire.clk == 1, model.id, model.ver, model.sha, wire.prof, n, errors, wire.fb, wire.bv, wire.ch,
@@ -365,7 +370,7 @@ def _bound(wire: _BoundFields) -> BoundStats:
     _limit(wire.wrong, wire.sampled, "'se' has more wrong answers than compared ones")
     interval = None if wire.low is UNSET or wire.high is UNSET else (wire.low, wire.high)
     if (interval is None) == bool(wire.sampled) or (wire.low is UNSET) != (wire.high is UNSET):
-        raise WindowError("shape", "'se' has an interval exactly if answers were compared")
+        raise WindowError("shape", "'se' needs an interval if answers were compared, and none otherwise")
     rate = wire.wrong / wire.sampled if wire.sampled else None
     return BoundStats(
         wire.error, wire.cut > 0, wire.cut, wire.given, wire.withheld, wire.sampled, wire.wrong, rate, interval

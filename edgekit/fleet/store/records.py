@@ -23,7 +23,7 @@ from msgspec.json import Decoder
 from msgspec.structs import asdict
 
 from edgekit.fleet.store import packed
-from edgekit.fleet.store.messages import BoardEvent, Epoch, Number, SamplePart, Text, Window, check_names, decoded
+from edgekit.fleet.store.messages import BoardEvent, Epoch, Number, SamplePart, Text, Window, check_texts, decoded
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.window import Seal
 
@@ -126,7 +126,7 @@ def parse_state(payload: bytes) -> State:
     head = decoded(_decode_head, payload, _MOST_BYTES)
     birth = decoded(_decode_birth, payload, _MOST_BYTES) if head.on else None
     if birth is not None:
-        check_names(value for value in asdict(birth).values() if isinstance(value, str))
+        check_texts(value for value in asdict(birth).values() if isinstance(value, str))
     return State(head.epoch, head.boot, birth)
 
 

@@ -200,7 +200,7 @@ class Histogram:
         if index > span + 1:
             raise ValueError("a histogram has too many buckets")
         if not 0 <= zeros <= made.count <= _MOST_COUNT:
-            raise ValueError("a histogram counts too much")
+            raise ValueError("a histogram's counts are out of range")
         made.zeros = zeros
         return made
 

@@ -20,7 +20,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from edgekit_runtime.system.strict_json import compact_json, load_json
 from edgekit_runtime.telemetry.board_state import hardware
@@ -31,7 +31,8 @@ from edgekit_runtime.telemetry.window import (
 )
 
 EVENT_VERSION = 1
-EVENT_KINDS = ("install", "rollback", "trial", "throttling", "spool", SAMPLE)
+EventKind = Literal["install", "rollback", "trial", "throttling", "spool", "sample"]
+EVENT_KINDS = get_args(EventKind)
 MOST_EVENT_TEXT = 160
 _MOST_ACK_BYTES = 4096
 

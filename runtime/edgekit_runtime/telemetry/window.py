@@ -35,7 +35,7 @@ _TOKEN = "token"  # which older fleets would refuse in `st`, so it is a field of
 _STAGE_OF = {"prepare": "input", "queue": "queue", "network": "transfer", "infer": "inference", "host": "inference",
     "finish": "output", _TOKEN: _TOKEN}  # fmt: skip
 _STAGE_SCALE, _TOKEN_SCALE, _RATIO_SCALE = 2, 4, 3
-_MOST_CODES = 8
+MOST_CODES = 8
 _SEAL_BYTES = 140  # what `sealed` adds at most while its counters have seven digits
 # The order in which histograms lose precision where there is no room for it: microseconds of the cache matter least.
 # A stage at -1 stays behind.
@@ -44,12 +44,10 @@ _COARSENING = (
     ("cache", 3), ("similar", 3), ("stale", 3), ("degraded", 3), ("host", 3), ("device", 3),
     ("cache", 0), ("similar", 0), ("stale", 0), ("degraded", 0), ("host", 0), ("device", 0),
 )  # fmt: skip
-_HEX = re.compile(r"[0-9a-f]{16}\Z")
-_CODE = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
+CODE = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_MOST_TEXT = 64
-_MOST_INTEGER = (1 << 53) - 1  # what every JSON reader keeps exactly
-_MOST_PSI = 100.0
+MOST_TEXT = 64
+MOST_PSI = 100.0
 
 
 @dataclass(frozen=True)
@@ -180,8 +178,8 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
         "t0": report.t0_ms,
         "dur": report.dur_ms,
         "clk": int(report.clock_ok),
-        "model": {"id": about.model[:_MOST_TEXT], "ver": about.version[:_MOST_TEXT], "sha": about.sha[:12]},
-        "prof": about.profile[:_MOST_TEXT],
+        "model": {"id": about.model[:MOST_TEXT], "ver": about.version[:MOST_TEXT], "sha": about.sha[:12]},
+        "prof": about.profile[:MOST_TEXT],
         "n": n,
         "err": sum(counted.errors.values()),
         "fb": latency["host"].count if "host" in latency else 0,
@@ -197,15 +195,15 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
     if counted.dropped:
         value["fd"] = counted.dropped
     if counted.errors:
-        names = [code for code in counted.errors if _CODE.match(code) and code != "other"]
+        names = [code for code in counted.errors if CODE.match(code) and code != "other"]
         names.sort(key=lambda code: (-counted.errors[code], code))
-        codes = {code: counted.errors[code] for code in names[:_MOST_CODES]}
+        codes = {code: counted.errors[code] for code in names[:MOST_CODES]}
         rest = sum(counted.errors.values()) - sum(codes.values())
         value["ec"] = codes | ({"other": rest} if rest else {})
     if counted.values:
         value["cl"] = [counted.clipped, counted.values]
     if report.psi is not None:
-        value["psi"] = round(min(_MOST_PSI, report.psi), 4)
+        value["psi"] = round(min(MOST_PSI, report.psi), 4)
     if (shadow := report.shadow) is not None:
         value["sh"] = said = {"sha": shadow.sha[:12], "n": shadow.n, "eq": shadow.same, "sk": shadow.skipped}
         if shadow.n:
